@@ -1,0 +1,13 @@
+// Copyright The Railbond Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stripe holds what every multi-rail provider needs and none should
+// write twice: the identity of operations ([Tracker]) and the health of rails
+// ([Health]). It does no input or output and has no clock of its own.
+//
+// Each operation of a stream has a sequence number. It travels with the bytes, on
+// whatever rail, so that the receiver can tell a repeat from a first arrival and
+// hold a signal back until everything before it has landed, and the sender can
+// tell what is still under way. The scheme is option F of the usual ones
+// (a sequence bitmap): safe to replay, names its holes, needs no ordered rail.
+package stripe
