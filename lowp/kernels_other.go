@@ -1,6 +1,8 @@
 // Copyright The Railbond Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !amd64
+
 package lowp
 
 func bestPath() path { return pathGo }
