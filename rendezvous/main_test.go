@@ -1,0 +1,96 @@
+// Copyright The Railbond Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rendezvous
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// helperEnv makes the test binary act as one rank instead of running tests.
+const helperEnv = "RAILBOND_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(helperEnv); mode != "" {
+		os.Exit(runHelper(mode))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// helpers are what a re-executed test binary can do as a rank.
+var helpers = map[string]func(Group) error{
+	"exchange": helperExchange,
+	"die":      helperDie,
+	"sleep":    helperSleep,
+	"orphan":   helperOrphan,
+}
+
+func runHelper(mode string) int {
+	if mode == "early-exit" && os.Getenv(EnvRank) == "1" {
+		return 7 // before it ever joins
+	}
+	if mode == "launcher" {
+		return helperLauncher()
+	}
+	if mode == "early-exit" {
+		mode = "exchange"
+	}
+	g, err := Open(context.Background(), Options{Timeout: 30 * time.Second})
+	if err != nil {
+		fmt.Println("ERROR", err)
+		return 1
+	}
+	defer g.Close()
+	if err := helpers[mode](g); err != nil {
+		fmt.Println("ERROR", err)
+		return 1
+	}
+	return 0
+}
+
+// helperExchange gathers every rank's number and says what it saw.
+func helperExchange(g Group) error {
+	got, err := g.AllGather(context.Background(), "numbers", []byte(fmt.Sprint("r", g.Rank())))
+	if err != nil {
+		return err
+	}
+	words := make([]string, len(got))
+	for i, b := range got {
+		words[i] = string(b)
+	}
+	fmt.Printf("RANK %d/%d local %d/%d %s\n", g.Rank(), g.Size(), g.LocalRank(), g.LocalSize(), strings.Join(words, ","))
+	return g.Barrier(context.Background(), "end")
+}
+
+// helperDie lets rank 1 kill itself after the first step; the others then go on.
+func helperDie(g Group) error {
+	ctx := context.Background()
+	if err := g.Barrier(ctx, "start"); err != nil {
+		return err
+	}
+	if g.Rank() == 1 {
+		p, _ := os.FindProcess(os.Getpid())
+		p.Kill()
+		select {}
+	}
+	got, err := g.AllGather(ctx, "after", []byte{1})
+	fmt.Printf("RANK %d lost %v missing %v err %v\n", g.Rank(), g.Lost(), got[1] == nil, err)
+	return nil
+}
+
+// helperSleep says that it is up and stays.
+func helperSleep(g Group) error {
+	if err := g.Barrier(context.Background(), "up"); err != nil {
+		return err
+	}
+	fmt.Printf("UP %d pid %d\n", g.Rank(), os.Getpid())
+	time.Sleep(10 * time.Minute)
+	return nil
+}
