@@ -5,16 +5,33 @@ package lowp
 
 import "math"
 
+const (
+	f64Tail    = 1<<29 - 1 // mantissa bits that float64 has and float32 lacks
+	f64Tie     = 1 << 28   // their value half way between two float32
+	f64Minimum = 897 << 52 // 2^-126, the smallest normal float32
+	f64Abs     = 1<<63 - 1 // all bits but the sign
+)
+
 // fma32 returns a*b+c rounded once to float32, bit for bit what a hardware
 // fused multiply-add gives (NaN results may differ in sign and payload).
 //
-// The product of two float32 is exact in float64. The sum is rounded to odd
-// there: with 53 >= 24+2 bits that keeps enough of the tail for the second
-// rounding to be the right one (Boldo and Melquiond, "Emulation of FMA and
-// correctly rounded sums: proved algorithms using rounding to odd", IEEE
-// Transactions on Computers 57(4), 2008). Conversions keep compilers for
-// machines with a fused instruction from contracting the error term.
+// The product of two float32 is exact in float64, so only the sum rounds. A
+// second rounding goes wrong only if the first landed on a tie; ties, and
+// subnormal results whose ties lie elsewhere, take the longer way.
 func fma32(a, b, c float32) float32 {
+	s := float64(a)*float64(b) + float64(c) // contraction is harmless: the product is exact
+	if v := math.Float64bits(s) & f64Abs; v&f64Tail == f64Tie || v < f64Minimum {
+		return fma32Odd(a, b, c)
+	}
+	return float32(s)
+}
+
+// fma32Odd rounds the float64 sum to odd: with 53 >= 24+2 bits that keeps
+// enough of the tail for the second rounding to be the right one (Boldo and
+// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
+// using rounding to odd", IEEE Transactions on Computers 57(4), 2008).
+// Conversions forbid the compiler to contract the error term.
+func fma32Odd(a, b, c float32) float32 {
 	p, d := float64(float64(a)*float64(b)), float64(c)
 	s := float64(p + d)
 	t := float64(s - p)

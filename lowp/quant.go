@@ -11,7 +11,6 @@ const Group = 128
 const (
 	amaxFloor    = 1e-4 // keeps the scale of an all-zero group finite
 	f32OneTwice  = 254 << 23
-	f32ExpMask   = 0x7f800000
 	f32Mantissas = 0x007fffff
 )
 
