@@ -67,13 +67,18 @@ func newRegion(id uint32, key uint64, size int) (*Region, error) {
 	}
 	page := unix.Getpagesize()
 	size = (size + page - 1) / page * page
-	fd, err := unix.MemfdCreate(MemfdName, unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate(MemfdName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("rail: alloc: memfd_create: %w", err)
 	}
 	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("rail: alloc: no room for %d bytes of shared memory: %w; free memory or ask for a smaller shape", size, err)
+	}
+	// A file that cannot shrink cannot give a bus error to those who map it.
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("rail: alloc: sealing the memory file: %w", err)
 	}
 	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
 	if err != nil {
