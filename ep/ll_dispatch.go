@@ -1,0 +1,408 @@
+// Copyright The Railbond Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ep
+
+import (
+	"fmt"
+
+	"github.com/railbond/railbond/lowp"
+)
+
+// LowLatencyDispatch is the input of a low-latency dispatch.
+type LowLatencyDispatch struct {
+	X       []lowp.BF16 // [T, H]
+	TopKIdx []int64     // [T, K] experts; -1 = lane not selected
+	Tokens  int         // T, at most M
+	TopK    int         // K, at most the shape's
+	Format  Format
+
+	// CumulativeRecv [L], if not nil, is added each expert's received rows.
+	CumulativeRecv []int32
+	// WaitCost [R], if not nil, is added the nanoseconds waited for each rank.
+	WaitCost []int64
+}
+
+// A PendingDispatch is a dispatch whose send half is done.
+type PendingDispatch struct {
+	ll   *LowLatency
+	call call
+	args LowLatencyDispatch
+	out  *Recv
+	open bool
+}
+
+// Dispatch sends every token to the ranks of its experts and places what the other
+// ranks send into out. The error is an *ArgumentError, after which nothing was
+// sent, or a *LostError, with which out is right for all ranks but the lost ones.
+func (l *LowLatency) Dispatch(a *LowLatencyDispatch, out *Recv) error {
+	p, err := l.DispatchSend(a, out)
+	if err != nil {
+		return err
+	}
+	return p.Receive()
+}
+
+// DispatchSend is the send half: it returns when a.X and a.TopKIdx may be changed.
+// The rows reach the peers without further help of this rank. out is filled by
+// Receive.
+func (l *LowLatency) DispatchSend(a *LowLatencyDispatch, out *Recv) (*PendingDispatch, error) {
+	const name = "low-latency dispatch"
+	if err := l.checkDispatch(name, a, out); err != nil {
+		return nil, err
+	}
+	p := &l.dispatch[(l.dispatches+1)%depth]
+	if p.open {
+		return nil, &BusyError{Call: name, Open: depth}
+	}
+	l.dispatches++
+	p.args, p.out, p.open = *a, out, true
+	l.begin(&p.call, name, l.dispatches)
+	l.claimStage(&p.call, l.stageEpoch, stageOfDispatch, llDispatchDone)
+	if err := l.stageTokens(&p.call, a); err != nil {
+		return nil, err
+	}
+	l.buildManifests(&p.call, a)
+	for i := 1; i < l.ranks; i++ {
+		l.sendDispatch(&p.call, (l.llLayout.rank+i)%l.ranks)
+	}
+	return p, nil
+}
+
+func (l *LowLatency) checkDispatch(call string, a *LowLatencyDispatch, out *Recv) error {
+	switch {
+	case a.Tokens < 0 || a.Tokens > l.MaxTokens:
+		return &ArgumentError{Call: call, What: "tokens", Reason: fmt.Sprintf("%d is not between 0 and %d, the plane's max tokens", a.Tokens, l.MaxTokens)}
+	case a.TopK < 1 || a.TopK > l.llLayout.TopK:
+		return &ArgumentError{Call: call, What: "top-k", Reason: fmt.Sprintf("%d is not between 1 and %d, the plane's top-k", a.TopK, l.llLayout.TopK)}
+	case a.Format < 0 || a.Format >= formats:
+		return &ArgumentError{Call: call, What: "format", Reason: fmt.Sprintf("%d is unknown", a.Format)}
+	case out == nil:
+		return &ArgumentError{Call: call, What: "output", Reason: "it is nil"}
+	case a.CumulativeRecv != nil && len(a.CumulativeRecv) != l.local:
+		return checkLen(call, "cumulative recv", len(a.CumulativeRecv), l.local)
+	case a.WaitCost != nil && len(a.WaitCost) != l.ranks:
+		return checkLen(call, "wait cost", len(a.WaitCost), l.ranks)
+	}
+	if err := checkLen(call, "x", len(a.X), a.Tokens*l.Hidden); err != nil {
+		return err
+	}
+	if err := checkLen(call, "top-k indices", len(a.TopKIdx), a.Tokens*a.TopK); err != nil {
+		return err
+	}
+	if err := checkTopK(call, a.TopKIdx, a.Tokens, a.TopK, l.Experts); err != nil {
+		return err
+	}
+	return l.checkRecv(call, a.Format, out)
+}
+
+// stageOff is where the row of a token stands in the staging area.
+func (l *llLayout) stageOff(parity, token int) int {
+	return l.stage + (parity*l.MaxTokens+token)*l.stride
+}
+
+// landingOff is where a row pushed by rank src stands.
+func (l *llLayout) landingOff(parity, src, row int) int {
+	return l.landing + ((parity*l.ranks+src)*l.MaxTokens+row)*l.stride
+}
+
+// rowBytes is the payload of a row.
+func (l *llLayout) rowBytes(f Format) int {
+	switch f {
+	case BF16:
+		return 2 * l.Hidden
+	case FP8UE8M0:
+		return l.Hidden + 4*packedGroups(l.Hidden)
+	}
+	return l.Hidden + 4*lowp.Groups(l.Hidden)
+}
+
+// stageTokens puts every token that has a lane into the staging area, in the
+// call's format.
+func (l *LowLatency) stageTokens(c *call, a *LowLatencyDispatch) error {
+	h := l.Hidden
+	for t := range a.Tokens {
+		if !anyLane(a.TopKIdx[t*a.TopK : (t+1)*a.TopK]) {
+			continue
+		}
+		off, x := l.stageOff(c.parity, t), a.X[t*h:(t+1)*h]
+		if a.Format == BF16 {
+			copy(view[lowp.BF16](l.mem, off, h), x)
+		} else {
+			scales := view[float32](l.mem, off+alignUp(h, 4), lowp.Groups(h))
+			if err := lowp.QuantizeRow(view[lowp.E4M3](l.mem, off, h), scales, x, a.Format != FP8); err != nil {
+				return err
+			}
+		}
+		c.traffic.Staged += uint64(l.rowBytes(a.Format))
+	}
+	return nil
+}
+
+func anyLane(lanes []int64) bool {
+	for _, e := range lanes {
+		if e >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// manifestAt views a dispatch manifest: header, tokens [M], lanes [pairRows] as
+// row<<32 | local expert.
+func (l *llLayout) manifestAt(mem []byte, base, parity, peer int) (h []uint64, tokens []uint32, lanes []uint64) {
+	off := base + (parity*l.ranks+peer)*l.manifestBytes
+	h = header(mem, off)
+	off += manifestHeader
+	lanes = view[uint64](mem, off, l.pairRows)
+	tokens = view[uint32](mem, off+8*l.pairRows, l.MaxTokens)
+	return h, tokens, lanes
+}
+
+// buildManifests lists, for each rank, the tokens that it gets and the experts
+// that they go to, in token order, lane order. This rank's own manifest is built in
+// its place.
+func (l *LowLatency) buildManifests(c *call, a *LowLatencyDispatch) {
+	for r := range l.pairs {
+		l.pairs[r] = pair{last: -1}
+	}
+	for t := range a.Tokens {
+		for _, e := range a.TopKIdx[t*a.TopK : (t+1)*a.TopK] {
+			if e >= 0 {
+				l.addLane(c, t, int(e))
+			}
+		}
+	}
+	for r, n := range l.pairs {
+		h, _, _ := l.outgoing(c.parity, r)
+		h[manifestEpoch], h[manifestRows], h[manifestLanes] = c.epoch, uint64(n.rows), uint64(n.lanes)
+		h[manifestTokens], h[manifestFormat] = uint64(a.Tokens), uint64(a.Format)
+	}
+}
+
+// outgoing views the manifest being built for rank r.
+func (l *LowLatency) outgoing(parity, r int) ([]uint64, []uint32, []uint64) {
+	if r == l.llLayout.rank {
+		return l.manifestAt(l.mem, l.dispatchMeta, parity, r)
+	}
+	return l.manifestAt(l.mem, l.dispatchOut, parity, r)
+}
+
+func (l *LowLatency) addLane(c *call, token, expert int) {
+	r := expert / l.local
+	n := &l.pairs[r]
+	_, tokens, lanes := l.outgoing(c.parity, r)
+	if n.last != token {
+		tokens[n.rows] = uint32(token)
+		n.rows++
+		n.last = token
+	}
+	lanes[n.lanes] = uint64(n.rows-1)<<32 | uint64(expert-r*l.local)
+	n.lanes++
+}
+
+// sendDispatch gives rank r its manifest and, where it cannot read this rank's
+// memory, its rows.
+func (l *LowLatency) sendDispatch(c *call, r int) {
+	if !l.active(r) {
+		return
+	}
+	out := l.dispatchOut + (c.parity*l.ranks+r)*l.manifestBytes
+	in := l.dispatchMeta + (c.parity*l.ranks+l.llLayout.rank)*l.manifestBytes
+	n := l.pairs[r]
+	// Lanes stand first, so that what is sent ends with the last token.
+	l.write(c, r, in, l.mem[out:out+manifestHeader+8*n.lanes])
+	tokens := manifestHeader + 8*l.pairRows
+	l.write(c, r, in+tokens, l.mem[out+tokens:out+tokens+4*n.rows])
+	l.signal(c, llDispatchMeta, r, c.epoch)
+	if l.links[r].mapped() {
+		return
+	}
+	_, list, _ := l.outgoing(c.parity, r)
+	for i := 0; i < n.rows; {
+		run := runLength(list[i:n.rows])
+		from := l.stageOff(c.parity, int(list[i]))
+		l.write(c, r, l.landingOff(c.parity, l.llLayout.rank, i), l.mem[from:from+run*l.stride])
+		i += run
+	}
+	l.signal(c, llDispatchData, r, c.epoch)
+}
+
+// runLength is how many tokens at the front follow one another.
+func runLength(tokens []uint32) int {
+	n := 1
+	for n < len(tokens) && tokens[n] == tokens[0]+uint32(n) {
+		n++
+	}
+	return n
+}
+
+// Receive is the receive half: it fills the output given to DispatchSend.
+func (p *PendingDispatch) Receive() error {
+	if !p.open {
+		return &ArgumentError{Call: "low-latency dispatch", What: "receive", Reason: "the call was received before"}
+	}
+	p.open = false
+	l, c := p.ll, &p.call
+	l.restart(c)
+	for s := range l.ranks {
+		l.arrive(c, s, p.args.Format, p.args.WaitCost)
+	}
+	l.layOut(c, p)
+	for i := range l.ranks {
+		l.place(c, (l.llLayout.rank+i)%l.ranks, p)
+	}
+	return l.finish(c)
+}
+
+// arrive waits for the manifest of rank s and counts its lanes; a manifest that
+// cannot be right masks s.
+func (l *LowLatency) arrive(c *call, s int, f Format, cost []int64) {
+	l.pairs[s] = pair{}
+	if s != l.llLayout.rank {
+		ok := l.await(c, llDispatchMeta, s, c.epoch)
+		if cost != nil {
+			cost[s] += int64(l.comm.endpoint.Now().Sub(c.start))
+		}
+		if !ok {
+			return
+		}
+	}
+	h, _, _ := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
+	n := pair{rows: int(h[manifestRows]), lanes: int(h[manifestLanes])}
+	if s == l.llLayout.rank || l.checkHeader(c, s, h, uint64(l.MaxTokens), uint64(l.pairRows), uint64(f)) {
+		l.pairs[s] = n
+	}
+}
+
+// layOut turns the lanes of all manifests into counts and layout ranges.
+func (l *LowLatency) layOut(c *call, p *PendingDispatch) {
+	ranges := p.out.LayoutRange
+	clear(ranges)
+	for s := range l.ranks {
+		_, _, lanes := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
+		for i, lane := range lanes[:l.pairs[s].lanes] {
+			e, row := int(uint32(lane)), int(lane>>32)
+			if e >= l.local || row >= l.pairs[s].rows {
+				l.lose(c, s, &ProtocolError{Call: c.name, Rank: s, What: fmt.Sprintf("lane %d (row<<32 | expert)", i), Expected: 0, Seen: lane})
+				l.dropLanes(ranges, s)
+				break
+			}
+			ranges[e*l.ranks+s]++
+		}
+	}
+	for e := range l.local {
+		begin := int64(0)
+		for s := range l.ranks {
+			n := min(ranges[e*l.ranks+s], int64(l.MaxTokens))
+			ranges[e*l.ranks+s] = begin<<32 | n
+			begin += n
+		}
+		p.out.Count[e] = int32(begin)
+		if p.args.CumulativeRecv != nil {
+			p.args.CumulativeRecv[e] += int32(begin)
+		}
+	}
+}
+
+// dropLanes forgets a source that turned out to send nonsense.
+func (l *LowLatency) dropLanes(ranges []int64, s int) {
+	l.pairs[s] = pair{}
+	for e := range l.local {
+		ranges[e*l.ranks+s] = 0
+	}
+}
+
+// place copies the rows of rank s to its experts' blocks and tells s that its
+// staging buffer is free.
+func (l *LowLatency) place(c *call, s int, p *PendingDispatch) {
+	n := l.pairs[s]
+	self := s == l.llLayout.rank
+	if !self && !l.active(s) {
+		return
+	}
+	src, base, pulled := l.mem, l.landing, false
+	switch {
+	case self:
+		base = l.stageOff(c.parity, 0)
+	case l.links[s].mapped():
+		src, base, pulled = l.links[s].remote.Mapped, l.stageOff(c.parity, 0), true
+	default:
+		if !l.await(c, llDispatchData, s, c.epoch) {
+			l.forget(p, s)
+			return
+		}
+		base = l.landingOff(c.parity, s, 0)
+	}
+	l.placeRows(c, s, p, src, base, self || pulled)
+	c.traffic.Logical += uint64(n.lanes * l.rowBytes(p.args.Format))
+	if self {
+		return
+	}
+	c.traffic.Physical += uint64(n.rows * l.rowBytes(p.args.Format))
+	if pulled {
+		l.links[s].addTraffic(uint64(n.rows * l.rowBytes(p.args.Format)))
+		if !l.checkStage(c, s, l.stageEpoch, stageOfDispatch) {
+			l.forget(p, s)
+			return
+		}
+	}
+	l.signal(c, llDispatchDone, s, c.epoch)
+}
+
+// placeRows copies each lane's row. byToken says that source rows stand by token
+// rather than one after the other.
+func (l *LowLatency) placeRows(c *call, s int, p *PendingDispatch, src []byte, base int, byToken bool) {
+	_, tokens, lanes := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
+	for e := range l.cursor {
+		l.cursor[e] = int32(p.out.LayoutRange[e*l.ranks+s] >> 32)
+	}
+	rows := l.ranks * l.MaxTokens
+	for i, lane := range lanes[:l.pairs[s].lanes] {
+		e, row := int(uint32(lane)), int(lane>>32)
+		token := int(tokens[min(row, l.MaxTokens-1)])
+		if e >= l.local || token >= l.MaxTokens || int(l.cursor[e]) >= rows {
+			l.lose(c, s, &ProtocolError{Call: c.name, Rank: s, What: fmt.Sprintf("lane %d of token", i), Expected: uint64(l.MaxTokens), Seen: uint64(token)})
+			l.forget(p, s)
+			return
+		}
+		at := row
+		if byToken {
+			at = token
+		}
+		l.placeRow(p, src, base+at*l.stride, e, int(l.cursor[e]))
+		p.out.SrcInfo[e*rows+int(l.cursor[e])] = int32(token)
+		l.cursor[e]++
+	}
+}
+
+// placeRow copies one row to row number row of expert e.
+func (l *LowLatency) placeRow(p *PendingDispatch, src []byte, off, e, row int) {
+	h, rows := l.Hidden, l.ranks*l.MaxTokens
+	at := (e*rows + row) * h
+	if p.args.Format == BF16 {
+		copy(p.out.X[at:at+h], view[lowp.BF16](src, off, h))
+		return
+	}
+	copy(p.out.Q[at:at+h], view[lowp.E4M3](src, off, h))
+	scales := view[float32](src, off+alignUp(h, 4), lowp.Groups(h))
+	if p.args.Format == FP8UE8M0 {
+		packScales(p.out.PackedScales[e*packedGroups(h)*rows+row:], rows, scales)
+		return
+	}
+	for g, s := range scales {
+		p.out.Scales[(e*len(scales)+g)*rows+row] = s
+	}
+}
+
+// packScales stores power-of-two scales as exponent bytes, four to a word, in a
+// column of the given stride.
+func packScales(dst []uint32, stride int, scales []float32) {
+	for g, s := range scales {
+		shift := g % 4 * 8
+		if shift == 0 {
+			dst[g/4*stride] = 0
+		}
+		dst[g/4*stride] |= uint32(lowp.UE8M0FromScale(s)) << shift
+	}
+}

@@ -1,0 +1,147 @@
+// Copyright The Railbond Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"math"
+	"sort"
+
+	"github.com/railbond/railbond/lowp"
+)
+
+// group is the number of channels that share a scale.
+const group = 128
+
+// amaxFloor keeps the scale of a group of zeros away from 0.
+const amaxFloor = float32(1e-4)
+
+const (
+	e4m3Sign = 0x80
+	e4m3Max  = 0x7e
+	e4m3NaN  = 0x7f
+)
+
+// caster holds the value of every non-negative finite e4m3fn, ascending, by its
+// bits: 0 to 448.
+type caster [e4m3Max + 1]float64
+
+// newCaster writes the definition down: bias 7, 3 mantissa bits, exponent 0 for
+// subnormals.
+func newCaster() *caster {
+	var c caster
+	for bits := range c {
+		exponent, mantissa := bits>>3, float64(bits&7)
+		if exponent == 0 {
+			c[bits] = mantissa / 8 * 0x1p-6
+			continue
+		}
+		c[bits] = math.Ldexp(1+mantissa/8, exponent-7)
+	}
+	return &c
+}
+
+// magnitude returns the e4m3fn nearest to |f|, ties to even bits, at most 448.
+func (c *caster) magnitude(f float32) lowp.E4M3 {
+	if f != f {
+		return e4m3NaN
+	}
+	x := math.Abs(float64(f))
+	above := sort.Search(len(c), func(bits int) bool { return c[bits] > x })
+	if above == len(c) {
+		return e4m3Max
+	}
+	below := above - 1
+	down, up := x-c[below], c[above]-x
+	if up < down || up == down && above%2 == 0 {
+		return lowp.E4M3(above)
+	}
+	return lowp.E4M3(below)
+}
+
+// value returns the exact value of q.
+func (c *caster) value(q lowp.E4M3) float32 {
+	v := math.NaN()
+	if q&e4m3NaN != e4m3NaN {
+		v = c[q&e4m3NaN]
+	}
+	if q&e4m3Sign != 0 {
+		v = -v
+	}
+	return float32(v)
+}
+
+// quantize casts one token, x [H], to q [H] and scales [ceil(H/128)], as
+// DeepEP's low-latency dispatch does: float32 arithmetic,
+//
+//	amax  = max(1e-4, largest finite |x|, or the largest finite bf16 if any is infinite)
+//	scale = amax/448,                    q = e4m3(x * (448/amax))
+//	scale = 2^ceil(log2(amax/448)),      q = e4m3(x / scale)        if roundScale
+//
+// saturating at 448. A NaN becomes a NaN of its sign.
+func (c *caster) quantize(q []lowp.E4M3, scales []float32, x []lowp.BF16, roundScale bool) {
+	for g := range scales {
+		first, last := g*group, min((g+1)*group, len(x))
+		amax := largest(x[first:last])
+		scale, factor := amax/448, 448/amax
+		if roundScale {
+			scale = powerOfTwoAtLeast(amax)
+			factor = 1 / scale
+		}
+		scales[g] = scale
+		for h := first; h < last; h++ {
+			sign := lowp.E4M3(x[h]>>8) & e4m3Sign
+			q[h] = sign | c.magnitude(widen(x[h])*factor)
+		}
+	}
+}
+
+func largest(x []lowp.BF16) float32 {
+	amax := amaxFloor
+	for _, b := range x {
+		v := widen(b & bf16Magnitude)
+		if math.IsInf(float64(v), 0) {
+			v = widen(bf16Infinity - 1)
+		}
+		if v > amax { // false for NaN
+			amax = v
+		}
+	}
+	return amax
+}
+
+// powerOfTwoAtLeast returns the smallest power of two p with 448*p >= amax.
+func powerOfTwoAtLeast(amax float32) float32 {
+	_, exponent := math.Frexp(float64(amax))
+	p := math.Ldexp(1, exponent-10) // 448*p < 2^(exponent-1) <= amax
+	for 448*p < float64(amax) {
+		p *= 2
+	}
+	return float32(p)
+}
+
+// packUE8M0 packs the exponents of scales, powers of two, four to a word, the
+// first in the lowest byte; unused bytes are 0.
+func packUE8M0(scales []float32) []uint32 {
+	words := make([]uint32, (len(scales)+3)/4)
+	for g, s := range scales {
+		_, exponent := math.Frexp(float64(s)) // s = 2^(exponent-1)
+		words[g/4] += uint32(exponent-1+127) << (8 * (g % 4))
+	}
+	return words
+}
+
+// FP8RoundTrip returns what a receiver of FP8 low-latency dispatch sees of x
+// [H] after dequantising: bf16(float32(q)*scale), the product rounded to
+// float32 and then to bf16. It is what an expert that does nothing returns.
+func FP8RoundTrip(x []lowp.BF16, roundScale bool) []lowp.BF16 {
+	c := newCaster()
+	q := make([]lowp.E4M3, len(x))
+	scales := make([]float32, lowp.Groups(len(x)))
+	c.quantize(q, scales, x, roundScale)
+	out := make([]lowp.BF16, len(x))
+	for h := range out {
+		out[h] = roundBF16(c.value(q[h]) * scales[h/group])
+	}
+	return out
+}
