@@ -12,26 +12,26 @@ const (
 	f64Abs     = 1<<63 - 1 // all bits but the sign
 )
 
+// roundsTwice reports whether s, the float64 nearest to a*b+c, may round to
+// another float32 than a*b+c itself does.
+//
+// The product of two float32 is exact in float64, so only the sum rounds. A
+// second rounding goes wrong only if the first landed on a tie; results under
+// the normal range, whose ties lie elsewhere, count as ties too.
+func roundsTwice(s float64) bool {
+	v := math.Float64bits(s)
+	return v&f64Tail == f64Tie || v&f64Abs < f64Minimum
+}
+
 // fma32 returns a*b+c rounded once to float32, bit for bit what a hardware
 // fused multiply-add gives (NaN results may differ in sign and payload).
 //
-// The product of two float32 is exact in float64, so only the sum rounds. A
-// second rounding goes wrong only if the first landed on a tie; ties, and
-// subnormal results whose ties lie elsewhere, take the longer way.
+// The float64 sum is rounded to odd: with 53 >= 24+2 bits that keeps enough of
+// the tail for the second rounding to be the right one (Boldo and Melquiond,
+// "Emulation of FMA and correctly rounded sums: proved algorithms using
+// rounding to odd", IEEE Transactions on Computers 57(4), 2008). Conversions
+// forbid the compiler to contract the error term.
 func fma32(a, b, c float32) float32 {
-	s := float64(a)*float64(b) + float64(c) // contraction is harmless: the product is exact
-	if v := math.Float64bits(s) & f64Abs; v&f64Tail == f64Tie || v < f64Minimum {
-		return fma32Odd(a, b, c)
-	}
-	return float32(s)
-}
-
-// fma32Odd rounds the float64 sum to odd: with 53 >= 24+2 bits that keeps
-// enough of the tail for the second rounding to be the right one (Boldo and
-// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
-// using rounding to odd", IEEE Transactions on Computers 57(4), 2008).
-// Conversions forbid the compiler to contract the error term.
-func fma32Odd(a, b, c float32) float32 {
 	p, d := float64(float64(a)*float64(b)), float64(c)
 	s := float64(p + d)
 	t := float64(s - p)

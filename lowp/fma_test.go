@@ -28,6 +28,10 @@ func checkFMA(t *testing.T, a, b, c float32) {
 	if math.Float32bits(got) != math.Float32bits(want) {
 		t.Fatalf("fma32(%x, %x, %x) = %x, want %x", a, b, c, got, want)
 	}
+	sum := float64(a)*float64(b) + float64(c)
+	if short := float32(sum); !roundsTwice(sum) && math.Float32bits(short) != math.Float32bits(want) {
+		t.Fatalf("%x*%x+%x: %x passes for %x", a, b, c, short, want)
+	}
 }
 
 func finite(r *rand.Rand) float32 {

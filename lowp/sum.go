@@ -48,8 +48,16 @@ func weightedSumGo(dst []BF16, rows [][]BF16, weights []float32, from int) {
 	}
 }
 
+// accumulate does acc = fma32(row, weight, acc), in float64 where that is as
+// good. Contraction of the sum is harmless: its product is exact.
 func accumulate(acc []float32, row []BF16, weight float32) {
+	w := float64(weight)
 	for i, v := range row[:len(acc)] {
-		acc[i] = fma32(v.Float32(), weight, acc[i])
+		s := float64(v.Float32())*w + float64(acc[i])
+		if roundsTwice(s) {
+			acc[i] = fma32(v.Float32(), weight, acc[i])
+			continue
+		}
+		acc[i] = float32(s)
 	}
 }
