@@ -17,45 +17,49 @@ TEXT ·quantizeAVX2(SB), NOSPLIT, $0-33
 	MOVB  pow2+32(FP), SI
 	TESTQ BX, BX
 	JZ    done
+	MOVQ  AX, DI
+	MOVQ  CX, R8
+	MOVQ  DX, R9
+	MOVQ  BX, R10
 
-group:
+amax:
 	VPXOR        Y0, Y0, Y0
-	VMOVDQU      (DX), Y1
+	VMOVDQU      (R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
 	VPMAXUW      Y1, Y0, Y0
-	VMOVDQU      32(DX), Y1
+	VMOVDQU      32(R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
 	VPMAXUW      Y1, Y0, Y0
-	VMOVDQU      64(DX), Y1
+	VMOVDQU      64(R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
 	VPMAXUW      Y1, Y0, Y0
-	VMOVDQU      96(DX), Y1
+	VMOVDQU      96(R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
 	VPMAXUW      Y1, Y0, Y0
-	VMOVDQU      128(DX), Y1
+	VMOVDQU      128(R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
 	VPMAXUW      Y1, Y0, Y0
-	VMOVDQU      160(DX), Y1
+	VMOVDQU      160(R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
 	VPMAXUW      Y1, Y0, Y0
-	VMOVDQU      192(DX), Y1
+	VMOVDQU      192(R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
 	VPMAXUW      Y1, Y0, Y0
-	VMOVDQU      224(DX), Y1
+	VMOVDQU      224(R9), Y1
 	VPAND        k7fff7fff<>+0(SB), Y1, Y1
 	VPCMPGTW     k7f807f80<>+0(SB), Y1, Y2
 	VPANDN       Y1, Y2, Y1
@@ -65,25 +69,35 @@ group:
 	VPCMPEQW     X0, X0, X0
 	VPXOR        X0, X1, X1
 	VPHMINPOSUW  X1, X1
-	VMOVD        X1, DI
-	NOTL         DI
-	MOVWLZX      DI, DI
-	MOVL         $0x00007f7f, R8
-	CMPL         DI, R8
-	CMOVLGT      R8, DI
-	SHLL         $0x10, DI
-	MOVL         $0x38d1b717, R8
-	CMPL         DI, R8
-	CMOVLLT      R8, DI
-	VMOVD        DI, X0
-	MOVL         $0x43e00000, DI
-	VMOVD        DI, X1
-	VDIVSS       X1, X0, X2
-	VMOVD        X2, DI
-	TESTB        SI, SI
-	JNZ          pow2
-	VDIVSS       X0, X1, X0
-	JMP          scaled
+	VMOVD        X1, R11
+	NOTL         R11
+	MOVWLZX      R11, R11
+	MOVL         $0x00007f7f, R12
+	CMPL         R11, R12
+	CMOVLGT      R12, R11
+	SHLL         $0x10, R11
+	MOVL         $0x38d1b717, R12
+	CMPL         R11, R12
+	CMOVLLT      R12, R11
+	MOVL         R11, (R8)
+	ADDQ         $0x00000080, DI
+	ADDQ         $0x04, R8
+	ADDQ         $0x00000100, R9
+	DECQ         R10
+	JNZ          amax
+	MOVQ         CX, CX
+	MOVQ         BX, BX
+
+codes:
+	VMOVSS (CX), X0
+	MOVL   $0x43e00000, DI
+	VMOVD  DI, X1
+	VDIVSS X1, X0, X2
+	VMOVD  X2, DI
+	TESTB  SI, SI
+	JNZ    pow2
+	VDIVSS X0, X1, X0
+	JMP    scaled
 
 pow2:
 	ADDL  $0x007fffff, DI
@@ -359,7 +373,7 @@ scaled:
 	ADDQ         $0x04, CX
 	ADDQ         $0x00000100, DX
 	DECQ         BX
-	JNZ          group
+	JNZ          codes
 
 done:
 	VZEROUPPER

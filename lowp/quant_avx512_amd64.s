@@ -47,22 +47,26 @@ TEXT ·quantizeAVX512(SB), NOSPLIT, $0-33
 	VPBROADCASTD X10, Z10
 	TESTQ        BX, BX
 	JZ           done
+	MOVQ         AX, DI
+	MOVQ         CX, R8
+	MOVQ         DX, R9
+	MOVQ         BX, R10
 
-group:
+amax:
 	VPXORD        Z1, Z1, Z1
-	VMOVDQU32     (DX), Z11
+	VMOVDQU32     (R9), Z11
 	VPANDD        Z0, Z11, Z11
 	VPCMPUW       $0x02, Z2, Z11, K1
 	VPMAXUW       Z11, Z1, K1, Z1
-	VMOVDQU32     64(DX), Z11
+	VMOVDQU32     64(R9), Z11
 	VPANDD        Z0, Z11, Z11
 	VPCMPUW       $0x02, Z2, Z11, K1
 	VPMAXUW       Z11, Z1, K1, Z1
-	VMOVDQU32     128(DX), Z11
+	VMOVDQU32     128(R9), Z11
 	VPANDD        Z0, Z11, Z11
 	VPCMPUW       $0x02, Z2, Z11, K1
 	VPMAXUW       Z11, Z1, K1, Z1
-	VMOVDQU32     192(DX), Z11
+	VMOVDQU32     192(R9), Z11
 	VPANDD        Z0, Z11, Z11
 	VPCMPUW       $0x02, Z2, Z11, K1
 	VPMAXUW       Z11, Z1, K1, Z1
@@ -73,169 +77,179 @@ group:
 	VPCMPEQW      X12, X12, X12
 	VPXOR         X12, X11, X11
 	VPHMINPOSUW   X11, X11
-	VMOVD         X11, DI
-	NOTL          DI
-	MOVWLZX       DI, DI
-	MOVL          $0x00007f7f, R8
-	CMPL          DI, R8
-	CMOVLGT       R8, DI
-	SHLL          $0x10, DI
-	MOVL          $0x38d1b717, R8
-	CMPL          DI, R8
-	CMOVLLT       R8, DI
-	VMOVD         DI, X11
-	MOVL          $0x43e00000, DI
-	VMOVD         DI, X12
-	VDIVSS        X12, X11, X13
-	VMOVD         X13, DI
-	TESTB         SI, SI
-	JNZ           pow2
-	VDIVSS        X11, X12, X11
-	JMP           scaled
+	VMOVD         X11, R11
+	NOTL          R11
+	MOVWLZX       R11, R11
+	MOVL          $0x00007f7f, R12
+	CMPL          R11, R12
+	CMOVLGT       R12, R11
+	SHLL          $0x10, R11
+	MOVL          $0x38d1b717, R12
+	CMPL          R11, R12
+	CMOVLLT       R12, R11
+	MOVL          R11, (R8)
+	ADDQ          $0x00000080, DI
+	ADDQ          $0x04, R8
+	ADDQ          $0x00000100, R9
+	DECQ          R10
+	JNZ           amax
+	MOVQ          CX, CX
+	MOVQ          BX, BX
+
+codes:
+	VMOVSS (CX), X1
+	MOVL   $0x43e00000, DI
+	VMOVD  DI, X11
+	VDIVSS X11, X1, X12
+	VMOVD  X12, DI
+	TESTB  SI, SI
+	JNZ    pow2
+	VDIVSS X1, X11, X1
+	JMP    scaled
 
 pow2:
 	ADDL  $0x007fffff, DI
 	ANDL  $0x7f800000, DI
 	MOVL  $0x7f000000, R8
 	SUBL  DI, R8
-	VMOVD R8, X11
+	VMOVD R8, X1
 
 scaled:
 	MOVL         DI, (CX)
-	VBROADCASTSS X11, Z11
-	VMOVDQU32    (DX), Z12
-	VPANDD       Z0, Z12, Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z3, Z13, Z15
-	VMULPS       Z11, Z14, Z14
+	VBROADCASTSS X1, Z1
+	VMOVDQU32    (DX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSLLD       $0x10, Z12, Z13
+	VPANDD       Z3, Z12, Z14
+	VMULPS       Z1, Z13, Z13
+	VPMINUD      Z4, Z13, Z13
+	VPANDD       Z5, Z13, Z15
+	VPMAXUD      Z6, Z15, Z15
+	VPADDD       Z7, Z15, Z16
+	VADDPS       Z16, Z13, Z13
+	VPSUBD       Z16, Z13, Z13
+	VPSRLD       $0x14, Z15, Z15
+	VPADDD       Z15, Z13, Z13
+	VMULPS       Z1, Z14, Z14
 	VPMINUD      Z4, Z14, Z14
-	VPANDD       Z5, Z14, Z16
-	VPMAXUD      Z6, Z16, Z16
-	VPADDD       Z7, Z16, Z17
-	VADDPS       Z17, Z14, Z14
-	VPSUBD       Z17, Z14, Z14
-	VPSRLD       $0x14, Z16, Z16
-	VPADDD       Z16, Z14, Z14
-	VMULPS       Z11, Z15, Z15
-	VPMINUD      Z4, Z15, Z15
-	VPANDD       Z5, Z15, Z16
-	VPMAXUD      Z6, Z16, Z16
-	VPADDD       Z7, Z16, Z17
-	VADDPS       Z17, Z15, Z15
-	VPSUBD       Z17, Z15, Z15
-	VPSRLD       $0x14, Z16, Z16
-	VPADDD       Z16, Z15, Z15
-	VPSLLD       $0x10, Z15, Z15
-	VPORD        Z15, Z14, Z14
-	VPSUBW       Z8, Z14, Z14
-	VPCMPUW      $0x06, Z2, Z13, K1
-	VMOVDQU16    Z9, K1, Z14
-	VPSRLW       $0x08, Z12, Z12
-	VPANDD       Z10, Z12, Z12
-	VPORD        Z12, Z14, Z14
-	VPMOVWB      Z14, Y12
-	VMOVDQU      Y12, (AX)
-	VMOVDQU32    64(DX), Z12
-	VPANDD       Z0, Z12, Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z3, Z13, Z15
-	VMULPS       Z11, Z14, Z14
+	VPANDD       Z5, Z14, Z15
+	VPMAXUD      Z6, Z15, Z15
+	VPADDD       Z7, Z15, Z16
+	VADDPS       Z16, Z14, Z14
+	VPSUBD       Z16, Z14, Z14
+	VPSRLD       $0x14, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VPSLLD       $0x10, Z14, Z14
+	VPORD        Z14, Z13, Z13
+	VPSUBW       Z8, Z13, Z13
+	VPCMPUW      $0x06, Z2, Z12, K1
+	VMOVDQU16    Z9, K1, Z13
+	VPSRLW       $0x08, Z11, Z11
+	VPANDD       Z10, Z11, Z11
+	VPORD        Z11, Z13, Z13
+	VPMOVWB      Z13, Y11
+	VMOVDQU      Y11, (AX)
+	VMOVDQU32    64(DX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSLLD       $0x10, Z12, Z13
+	VPANDD       Z3, Z12, Z14
+	VMULPS       Z1, Z13, Z13
+	VPMINUD      Z4, Z13, Z13
+	VPANDD       Z5, Z13, Z15
+	VPMAXUD      Z6, Z15, Z15
+	VPADDD       Z7, Z15, Z16
+	VADDPS       Z16, Z13, Z13
+	VPSUBD       Z16, Z13, Z13
+	VPSRLD       $0x14, Z15, Z15
+	VPADDD       Z15, Z13, Z13
+	VMULPS       Z1, Z14, Z14
 	VPMINUD      Z4, Z14, Z14
-	VPANDD       Z5, Z14, Z16
-	VPMAXUD      Z6, Z16, Z16
-	VPADDD       Z7, Z16, Z17
-	VADDPS       Z17, Z14, Z14
-	VPSUBD       Z17, Z14, Z14
-	VPSRLD       $0x14, Z16, Z16
-	VPADDD       Z16, Z14, Z14
-	VMULPS       Z11, Z15, Z15
-	VPMINUD      Z4, Z15, Z15
-	VPANDD       Z5, Z15, Z16
-	VPMAXUD      Z6, Z16, Z16
-	VPADDD       Z7, Z16, Z17
-	VADDPS       Z17, Z15, Z15
-	VPSUBD       Z17, Z15, Z15
-	VPSRLD       $0x14, Z16, Z16
-	VPADDD       Z16, Z15, Z15
-	VPSLLD       $0x10, Z15, Z15
-	VPORD        Z15, Z14, Z14
-	VPSUBW       Z8, Z14, Z14
-	VPCMPUW      $0x06, Z2, Z13, K1
-	VMOVDQU16    Z9, K1, Z14
-	VPSRLW       $0x08, Z12, Z12
-	VPANDD       Z10, Z12, Z12
-	VPORD        Z12, Z14, Z14
-	VPMOVWB      Z14, Y12
-	VMOVDQU      Y12, 32(AX)
-	VMOVDQU32    128(DX), Z12
-	VPANDD       Z0, Z12, Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z3, Z13, Z15
-	VMULPS       Z11, Z14, Z14
+	VPANDD       Z5, Z14, Z15
+	VPMAXUD      Z6, Z15, Z15
+	VPADDD       Z7, Z15, Z16
+	VADDPS       Z16, Z14, Z14
+	VPSUBD       Z16, Z14, Z14
+	VPSRLD       $0x14, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VPSLLD       $0x10, Z14, Z14
+	VPORD        Z14, Z13, Z13
+	VPSUBW       Z8, Z13, Z13
+	VPCMPUW      $0x06, Z2, Z12, K1
+	VMOVDQU16    Z9, K1, Z13
+	VPSRLW       $0x08, Z11, Z11
+	VPANDD       Z10, Z11, Z11
+	VPORD        Z11, Z13, Z13
+	VPMOVWB      Z13, Y11
+	VMOVDQU      Y11, 32(AX)
+	VMOVDQU32    128(DX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSLLD       $0x10, Z12, Z13
+	VPANDD       Z3, Z12, Z14
+	VMULPS       Z1, Z13, Z13
+	VPMINUD      Z4, Z13, Z13
+	VPANDD       Z5, Z13, Z15
+	VPMAXUD      Z6, Z15, Z15
+	VPADDD       Z7, Z15, Z16
+	VADDPS       Z16, Z13, Z13
+	VPSUBD       Z16, Z13, Z13
+	VPSRLD       $0x14, Z15, Z15
+	VPADDD       Z15, Z13, Z13
+	VMULPS       Z1, Z14, Z14
 	VPMINUD      Z4, Z14, Z14
-	VPANDD       Z5, Z14, Z16
-	VPMAXUD      Z6, Z16, Z16
-	VPADDD       Z7, Z16, Z17
-	VADDPS       Z17, Z14, Z14
-	VPSUBD       Z17, Z14, Z14
-	VPSRLD       $0x14, Z16, Z16
-	VPADDD       Z16, Z14, Z14
-	VMULPS       Z11, Z15, Z15
-	VPMINUD      Z4, Z15, Z15
-	VPANDD       Z5, Z15, Z16
-	VPMAXUD      Z6, Z16, Z16
-	VPADDD       Z7, Z16, Z17
-	VADDPS       Z17, Z15, Z15
-	VPSUBD       Z17, Z15, Z15
-	VPSRLD       $0x14, Z16, Z16
-	VPADDD       Z16, Z15, Z15
-	VPSLLD       $0x10, Z15, Z15
-	VPORD        Z15, Z14, Z14
-	VPSUBW       Z8, Z14, Z14
-	VPCMPUW      $0x06, Z2, Z13, K1
-	VMOVDQU16    Z9, K1, Z14
-	VPSRLW       $0x08, Z12, Z12
-	VPANDD       Z10, Z12, Z12
-	VPORD        Z12, Z14, Z14
-	VPMOVWB      Z14, Y12
-	VMOVDQU      Y12, 64(AX)
-	VMOVDQU32    192(DX), Z12
-	VPANDD       Z0, Z12, Z13
-	VPSLLD       $0x10, Z13, Z14
-	VPANDD       Z3, Z13, Z15
-	VMULPS       Z11, Z14, Z14
+	VPANDD       Z5, Z14, Z15
+	VPMAXUD      Z6, Z15, Z15
+	VPADDD       Z7, Z15, Z16
+	VADDPS       Z16, Z14, Z14
+	VPSUBD       Z16, Z14, Z14
+	VPSRLD       $0x14, Z15, Z15
+	VPADDD       Z15, Z14, Z14
+	VPSLLD       $0x10, Z14, Z14
+	VPORD        Z14, Z13, Z13
+	VPSUBW       Z8, Z13, Z13
+	VPCMPUW      $0x06, Z2, Z12, K1
+	VMOVDQU16    Z9, K1, Z13
+	VPSRLW       $0x08, Z11, Z11
+	VPANDD       Z10, Z11, Z11
+	VPORD        Z11, Z13, Z13
+	VPMOVWB      Z13, Y11
+	VMOVDQU      Y11, 64(AX)
+	VMOVDQU32    192(DX), Z11
+	VPANDD       Z0, Z11, Z12
+	VPSLLD       $0x10, Z12, Z13
+	VPANDD       Z3, Z12, Z14
+	VMULPS       Z1, Z13, Z13
+	VPMINUD      Z4, Z13, Z13
+	VPANDD       Z5, Z13, Z15
+	VPMAXUD      Z6, Z15, Z15
+	VPADDD       Z7, Z15, Z16
+	VADDPS       Z16, Z13, Z13
+	VPSUBD       Z16, Z13, Z13
+	VPSRLD       $0x14, Z15, Z15
+	VPADDD       Z15, Z13, Z13
+	VMULPS       Z1, Z14, Z14
 	VPMINUD      Z4, Z14, Z14
-	VPANDD       Z5, Z14, Z16
-	VPMAXUD      Z6, Z16, Z16
-	VPADDD       Z7, Z16, Z17
-	VADDPS       Z17, Z14, Z14
-	VPSUBD       Z17, Z14, Z14
-	VPSRLD       $0x14, Z16, Z16
-	VPADDD       Z16, Z14, Z14
-	VMULPS       Z11, Z15, Z15
-	VPMINUD      Z4, Z15, Z15
-	VPANDD       Z5, Z15, Z11
-	VPMAXUD      Z6, Z11, Z11
-	VPADDD       Z7, Z11, Z16
-	VADDPS       Z16, Z15, Z15
-	VPSUBD       Z16, Z15, Z15
-	VPSRLD       $0x14, Z11, Z11
-	VPADDD       Z11, Z15, Z15
-	VPSLLD       $0x10, Z15, Z15
-	VPORD        Z15, Z14, Z14
-	VPSUBW       Z8, Z14, Z14
-	VPCMPUW      $0x06, Z2, Z13, K1
-	VMOVDQU16    Z9, K1, Z14
-	VPSRLW       $0x08, Z12, Z12
-	VPANDD       Z10, Z12, Z12
-	VPORD        Z12, Z14, Z14
-	VPMOVWB      Z14, Y11
-	VMOVDQU      Y11, 96(AX)
+	VPANDD       Z5, Z14, Z1
+	VPMAXUD      Z6, Z1, Z1
+	VPADDD       Z7, Z1, Z15
+	VADDPS       Z15, Z14, Z14
+	VPSUBD       Z15, Z14, Z14
+	VPSRLD       $0x14, Z1, Z1
+	VPADDD       Z1, Z14, Z14
+	VPSLLD       $0x10, Z14, Z14
+	VPORD        Z14, Z13, Z13
+	VPSUBW       Z8, Z13, Z13
+	VPCMPUW      $0x06, Z2, Z12, K1
+	VMOVDQU16    Z9, K1, Z13
+	VPSRLW       $0x08, Z11, Z11
+	VPANDD       Z10, Z11, Z11
+	VPORD        Z11, Z13, Z13
+	VPMOVWB      Z13, Y1
+	VMOVDQU      Y1, 96(AX)
 	ADDQ         $0x00000080, AX
 	ADDQ         $0x04, CX
 	ADDQ         $0x00000100, DX
 	DECQ         BX
-	JNZ          group
+	JNZ          codes
 
 done:
 	VZEROUPPER

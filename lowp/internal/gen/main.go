@@ -23,14 +23,23 @@ func main() {
 	if len(os.Args) > 1 {
 		dir = os.Args[1]
 	}
-	for _, wide := range []bool{false, true} {
-		for kernel, emit := range map[string]func(*gen){"sum": (*gen).sum, "quant": (*gen).quant, "dequant": (*gen).dequant} {
+	if err := generate(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "gen:", err)
+		os.Exit(1)
+	}
+}
+
+// generate writes every kernel for both instruction sets into dir.
+func generate(dir string) error {
+	kernels := map[string]func(*gen){"sum": (*gen).sum, "quant": (*gen).quant, "dequant": (*gen).dequant}
+	for kernel, emit := range kernels {
+		for _, wide := range []bool{false, true} {
 			if err := write(dir, kernel, newGen(wide), emit); err != nil {
-				fmt.Fprintln(os.Stderr, "gen:", err)
-				os.Exit(1)
+				return err
 			}
 		}
 	}
+	return nil
 }
 
 // write emits one kernel for one instruction set as assembly and Go stub.

@@ -43,19 +43,36 @@ func (g *gen) quant() {
 
 	g.TESTQ(k.groups, k.groups)
 	g.JZ(operand.LabelRef("done"))
-	g.Label("group")
-	mult := k.scale(k.amax())
-	for c := 0; c < group; c += 32 {
-		k.chunk(c, mult)
-	}
-	g.ADDQ(operand.U32(group), k.q)
-	g.ADDQ(operand.U8(4), k.scales)
-	g.ADDQ(operand.U32(groupBytes), k.x)
-	g.DECQ(k.groups)
-	g.JNZ(operand.LabelRef("group"))
+	k.pass("amax", func() { k.MOVL(k.amax(), operand.Mem{Base: k.scales}) })
+	k.pass("codes", func() {
+		mult := k.scale()
+		for c := 0; c < group; c += 32 {
+			k.chunk(c, mult)
+		}
+	})
 	g.Label("done")
 	g.VZEROUPPER()
 	g.RET()
+}
+
+// pass runs body for every group. Two short passes, the second over what the
+// first left in the cache, let the processor overlap many groups; in one pass
+// each group would wait for its own maximum.
+func (k *quantKernel) pass(name string, body func()) {
+	q, scales, x, groups := k.q, k.scales, k.x, k.groups
+	k.q, k.scales, k.x, k.groups = k.GP64(), k.GP64(), k.GP64(), k.GP64()
+	k.MOVQ(q, k.q)
+	k.MOVQ(scales, k.scales)
+	k.MOVQ(x, k.x)
+	k.MOVQ(groups, k.groups)
+	k.Label(name)
+	body()
+	k.ADDQ(operand.U32(group), k.q)
+	k.ADDQ(operand.U8(4), k.scales)
+	k.ADDQ(operand.U32(groupBytes), k.x)
+	k.DECQ(k.groups)
+	k.JNZ(operand.LabelRef(name))
+	k.q, k.scales, k.x, k.groups = q, scales, x, groups
 }
 
 // amax returns the largest magnitude of a group as float32 bits: NaN counts as
@@ -121,10 +138,11 @@ func (k *quantKernel) maxLane(v reg.VecVirtual) reg.GPVirtual {
 	return out
 }
 
-// scale stores the group's scale and returns the factor in every lane.
-func (k *quantKernel) scale(amax reg.GPVirtual) reg.Register {
+// scale replaces the group's amax by its scale and returns the factor in every
+// lane.
+func (k *quantKernel) scale() reg.Register {
 	a, m, limit, r := k.XMM(), k.XMM(), k.XMM(), k.GP32()
-	k.VMOVD(amax, a)
+	k.VMOVSS(operand.Mem{Base: k.scales}, a)
 	k.MOVL(operand.U32(bits448), r)
 	k.VMOVD(r, limit)
 	s := k.XMM()
