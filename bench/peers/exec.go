@@ -21,17 +21,18 @@ const (
 
 var errTooLong = errors.New("more output than a result can have")
 
-// limited keeps at most max bytes and fails the writer beyond that.
+// limited keeps at most max bytes and fails the writer beyond that. The buffer is not embedded: its ReadFrom would be
+// promoted, and io.Copy would go around Write.
 type limited struct {
-	bytes.Buffer
-	max int
+	kept bytes.Buffer
+	max  int
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > l.max {
+	if l.kept.Len()+len(p) > l.max {
 		return 0, errTooLong
 	}
-	return l.Buffer.Write(p)
+	return l.kept.Write(p)
 }
 
 // tail keeps the last max bytes.
@@ -65,10 +66,10 @@ func capture(ctx context.Context, command, env []string) ([]byte, error) {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	if err == nil {
-		return stdout.Bytes(), nil
+		return stdout.kept.Bytes(), nil
 	}
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
 	}
-	return stdout.Bytes(), &RunError{Command: command, Stderr: string(bytes.TrimSpace(stderr.kept)), Err: err}
+	return stdout.kept.Bytes(), &RunError{Command: command, Stderr: string(bytes.TrimSpace(stderr.kept)), Err: err}
 }

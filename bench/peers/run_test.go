@@ -108,6 +108,7 @@ func TestRunValidationSeesDamage(t *testing.T) {
 	for _, mode := range []string{"ll", "normal"} {
 		for _, what := range []string{"recv_x", "recv_count", "out"} {
 			t.Run(mode+"/"+what, func(t *testing.T) {
+				t.Parallel()
 				r, err := p.Run(testContext(t), RunOptions{Routing: testRouting(t, []int{6, 7}, 2, 4), Ranks: 2, Hidden: 16, Iters: 2, Mode: mode, Corrupt: what})
 				var invalid *InvalidError
 				if !errors.As(err, &invalid) || invalid.Difference == "" {
@@ -149,20 +150,33 @@ func TestRunRefusesBadInput(t *testing.T) {
 		"no file":      {text: head, want: "No such file", change: func(o *RunOptions) { o.Routing += "x" }},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			opts := RunOptions{Routing: writeFile(t, "routing.txt", c.text), Ranks: 1, Hidden: 8, MaxTokens: 1, Iters: 2}
 			if c.change != nil {
 				c.change(&opts)
 			}
-			_, err := p.Run(testContext(t), opts)
-			var run *RunError
-			if !errors.As(err, &run) || !exitedWith(err, 2) {
-				t.Fatalf("error %v, want *RunError with exit status 2", err)
-			}
-			if !strings.Contains(run.Stderr, c.want) || strings.Count(run.Stderr, "mpi-peer:") != 1 {
-				t.Errorf("stderr %q, want one sentence with %q", run.Stderr, c.want)
-			}
+			// As a job of one rank without the launcher, which takes two seconds over a rank that fails.
+			_, err := capture(testContext(t), append([]string{p.Path}, opts.args()...), nil)
+			checkRefusal(t, err, c.want)
 		})
 	}
+}
+
+func checkRefusal(t *testing.T, err error, want string) {
+	t.Helper()
+	var run *RunError
+	if !errors.As(err, &run) || !exitedWith(err, 2) {
+		t.Fatalf("error %v, want *RunError with exit status 2", err)
+	}
+	if !strings.Contains(run.Stderr, want) || strings.Count(run.Stderr, "mpi-peer:") != 1 {
+		t.Errorf("stderr %q, want one sentence with %q", run.Stderr, want)
+	}
+}
+
+func TestRunPassesARefusalOnOnce(t *testing.T) {
+	p := testPeer(t)
+	_, err := p.Run(testContext(t), RunOptions{Routing: writeFile(t, "routing.txt", "0 1 2\n"), Ranks: 2})
+	checkRefusal(t, err, "first line")
 }
 
 func TestRunNeedsARank(t *testing.T) {
