@@ -35,6 +35,9 @@ deps: ## install what the tests need (Debian, Ubuntu)
 test: deps ## every test, without and with the race detector
 	$(MAKE) --no-print-directory test-nested test-plain test-race
 
+# Also under make -j: two test runs at once would take each other's cores.
+.NOTPARALLEL:
+
 .PHONY: test-plain
 test-plain:
 	RAILBOND_TEST_REQUIRE=1 $(GO) test -count=1 -p $(P) -timeout 12m $(PKG)

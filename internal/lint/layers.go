@@ -6,7 +6,6 @@ package lint
 import (
 	"go/ast"
 	"go/token"
-	"path"
 	"strconv"
 	"strings"
 )
@@ -56,6 +55,9 @@ func checkLayers(t *Tree, f *File) []Finding {
 		if to != from && height != anyLayer && (!ok || below >= height) {
 			out = append(out, t.at(f, spec.Pos(), "%s may not import %s: arrows point down only", from, dir)...)
 		}
+		if dir == "internal/cli" && from != "cmd" && height != anyLayer {
+			out = append(out, t.at(f, spec.Pos(), "%s is for commands: return data and typed errors instead", dir)...)
+		}
 	}
 	return out
 }
@@ -94,10 +96,9 @@ func importPos(f *File, name string) (token.Pos, bool) {
 	return token.NoPos, false
 }
 
-// checkTestingImport keeps the testing package, and with it its flags, out of the program. Packages that exist for
-// tests are named so: railtest, verbstest, testmain.
+// checkTestingImport keeps the testing package, and with it its flags, out of the program.
 func checkTestingImport(t *Tree, f *File) []Finding {
-	if base := path.Base(f.Dir()); strings.HasSuffix(base, "test") || strings.HasPrefix(base, "test") {
+	if f.IsTestSupport() {
 		return nil
 	}
 	for _, name := range []string{"testing", t.Module + "/internal/testmain"} {

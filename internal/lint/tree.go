@@ -44,6 +44,12 @@ func (f *File) IsGo() bool {
 // IsTest reports whether f is only compiled for tests.
 func (f *File) IsTest() bool { return strings.HasSuffix(f.Path, "_test.go") }
 
+// IsTestSupport reports whether f belongs to a package that exists for tests, by its name: railtest, verbstest, testmain.
+func (f *File) IsTestSupport() bool {
+	base := path.Base(f.Dir())
+	return strings.HasSuffix(base, "test") || strings.HasPrefix(base, "test")
+}
+
 // Dir is the folder of f, "." for the root.
 func (f *File) Dir() string { return path.Dir(f.Path) }
 

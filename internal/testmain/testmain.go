@@ -6,15 +6,17 @@
 //
 //	func TestMain(m *testing.M) { testmain.Run(m) }
 //
-// What leaks is printed by name, and the process fails. Descriptors that were open before the tests are not counted.
+// What leaks is printed by name, and the process fails. What was there before the tests is not counted.
 // Leftovers get two seconds to go away by themselves, as a closed connection takes a moment; garbage collection is not
 // forced, so that a file closed only by its finalizer counts as leaked. Linux only, as the project is.
 package testmain
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -62,10 +64,12 @@ func run(tests func() int, stderr io.Writer, o Options) int {
 		fmt.Fprintf(stderr, "testmain: cannot look for leaks: %v\n", err)
 		return 1
 	}
+	running := goleak.IgnoreCurrent()
 	if code := tests(); code != 0 {
 		return code
 	}
-	leaks := append(goroutines(o), resources(before, o)...)
+	o.IgnoreFiles = append(o.IgnoreFiles, profiles(flag.Lookup)...)
+	leaks := append(goroutines(o, running), resources(before, o)...)
 	if len(leaks) == 0 {
 		return 0
 	}
@@ -76,8 +80,19 @@ func run(tests func() int, stderr io.Writer, o Options) int {
 	return 1
 }
 
-func goroutines(o Options) []string {
-	opts := make([]goleak.Option, 0, len(o.IgnoreGoroutines))
+// profiles names the files that package testing itself writes on demand and leaves open until the process ends.
+func profiles(lookup func(string) *flag.Flag) []string {
+	var names []string
+	for _, name := range []string{"test.cpuprofile", "test.trace"} {
+		if f := lookup(name); f != nil && f.Value.String() != "" {
+			names = append(names, "/"+filepath.Base(f.Value.String()))
+		}
+	}
+	return names
+}
+
+func goroutines(o Options, running goleak.Option) []string {
+	opts := []goleak.Option{running}
 	for _, f := range o.IgnoreGoroutines {
 		opts = append(opts, goleak.IgnoreAnyFunction(f))
 	}

@@ -5,6 +5,7 @@ package testmain
 
 import (
 	"bytes"
+	"flag"
 	"os"
 	"runtime"
 	"strings"
@@ -136,17 +137,25 @@ func TestGoroutineLeak(t *testing.T) {
 		runtime.Gosched()
 		return 0
 	}
-	self := Options{IgnoreGoroutines: []string{"testing.tRunner", "testing.(*M).startAlarm"}}
-	code, out := runWith(t, self, leave)
+	code, out := runWith(t, Options{}, leave)
 	close(quit)
 	if code != 1 || !strings.Contains(out, "testmain.forgotten") {
 		t.Fatalf("code %d, output %q; want 1 and the function's name", code, out)
 	}
 	named := Options{IgnoreGoroutines: []string{"github.com/railbond/railbond/internal/testmain.forgotten"}}
-	code, out = runWith(t, merge([]Options{self, named}), leave)
+	code, out = runWith(t, merge([]Options{{}, named}), leave)
 	close(quit)
 	if code != 0 || out != "" {
 		t.Fatalf("with the function allowed: code %d, output %q", code, out)
+	}
+}
+
+func TestProfilesAreNoLeak(t *testing.T) {
+	set := flag.NewFlagSet("", flag.ContinueOnError)
+	set.String("test.cpuprofile", "some/cpu.prof", "")
+	set.String("test.trace", "", "")
+	if got := profiles(set.Lookup); len(got) != 1 || got[0] != "/cpu.prof" {
+		t.Errorf("profiles %q; want the one that was asked for", got)
 	}
 }
 
