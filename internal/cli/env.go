@@ -26,8 +26,8 @@ const (
 // tuned. A flag that read one of them would see the launcher's value, so no flag may be named after them.
 func reservedEnv() []string {
 	return []string{
-		"RAILBOND_RANK", "RAILBOND_WORLD_SIZE", "RAILBOND_RENDEZVOUS", "RAILBOND_JOB", "RAILBOND_SIMD",
-		"RAILBOND_TEST_REQUIRE",
+		"RAILBOND_RANK", "RAILBOND_WORLD_SIZE", "RAILBOND_LOCAL_RANK", "RAILBOND_LOCAL_SIZE",
+		"RAILBOND_RENDEZVOUS", "RAILBOND_JOB", "RAILBOND_LAUNCHER_PID", "RAILBOND_SIMD",
 	}
 }
 
@@ -36,8 +36,10 @@ func EnvName(flag string) string {
 	return EnvPrefix + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(flag))
 }
 
-// IsReservedEnv reports whether name belongs to the launcher and so may not be the twin of a flag.
-func IsReservedEnv(name string) bool { return slices.Contains(reservedEnv(), name) }
+// IsReservedEnv reports whether name belongs to the launcher or to the tests, and so may not be the twin of a flag.
+func IsReservedEnv(name string) bool {
+	return slices.Contains(reservedEnv(), name) || strings.HasPrefix(name, EnvPrefix+"TEST_")
+}
 
 // AliasEnv gives a flag of cmd further environment names, such as those users know from another program. They come
 // after the flag's own twin, in the order given. Call it before BindEnv.

@@ -222,7 +222,7 @@ func TestRequiredFlagFromEnvironment(t *testing.T) {
 }
 
 func TestPrepareRefusesTheLaunchersNames(t *testing.T) {
-	for _, flag := range []string{"rank", "world-size", "rendezvous", "job", "simd"} {
+	for _, flag := range []string{"rank", "world-size", "local-rank", "rendezvous", "job", "simd", "test-require"} {
 		root := &cobra.Command{Use: "prog"}
 		sub := &cobra.Command{Use: "sub", RunE: func(*cobra.Command, []string) error { return nil }}
 		sub.Flags().Int(flag, 0, "n")
