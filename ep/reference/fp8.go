@@ -5,7 +5,6 @@ package reference
 
 import (
 	"math"
-	"sort"
 
 	"github.com/railbond/railbond/lowp"
 )
@@ -22,48 +21,41 @@ const (
 	e4m3NaN  = 0x7f
 )
 
-// caster holds the value of every non-negative finite e4m3fn, ascending, by its
-// bits: 0 to 448.
-type caster [e4m3Max + 1]float64
-
-// newCaster writes the definition down: bias 7, 3 mantissa bits, exponent 0 for
-// subnormals.
-func newCaster() *caster {
-	var c caster
-	for bits := range c {
-		exponent, mantissa := bits>>3, float64(bits&7)
-		if exponent == 0 {
-			c[bits] = mantissa / 8 * 0x1p-6
-			continue
-		}
-		c[bits] = math.Ldexp(1+mantissa/8, exponent-7)
-	}
-	return &c
-}
-
-// magnitude returns the e4m3fn nearest to |f|, ties to even bits, at most 448.
-func (c *caster) magnitude(f float32) lowp.E4M3 {
-	if f != f {
-		return e4m3NaN
-	}
+// magnitude returns the e4m3fn nearest to |f|, ties to even, at most 448. From
+// 2^e to 2^(e+1) the values are n*2^(e-3) for n = 8 to 16, and below 2^-6 the
+// step stays what it is there, so the nearest is the nearest n. Bits count the
+// values, eight to an exponent.
+func magnitude(f float32) lowp.E4M3 {
 	x := math.Abs(float64(f))
-	above := sort.Search(len(c), func(bits int) bool { return c[bits] > x })
-	if above == len(c) {
+	switch {
+	case x != x:
+		return e4m3NaN
+	case x >= 448:
 		return e4m3Max
+	case x == 0:
+		return 0
 	}
-	below := above - 1
-	down, up := x-c[below], c[above]-x
-	if up < down || up == down && above%2 == 0 {
-		return lowp.E4M3(above)
-	}
-	return lowp.E4M3(below)
+	e := max(-6, exponentOf(x))
+	n := math.RoundToEven(x / powerOfTwo(e-3))
+	return lowp.E4M3((e+6)*8 + int(n))
 }
 
-// value returns the exact value of q.
-func (c *caster) value(q lowp.E4M3) float32 {
-	v := math.NaN()
-	if q&e4m3NaN != e4m3NaN {
-		v = c[q&e4m3NaN]
+// exponentOf returns e with 2^e <= x < 2^(e+1), for normal positive x.
+func exponentOf(x float64) int { return int(math.Float64bits(x)>>52) - 1023 }
+
+// powerOfTwo returns 2^e for -1022 <= e <= 1023.
+func powerOfTwo(e int) float64 { return math.Float64frombits(uint64(e+1023) << 52) }
+
+// e4m3Float returns the exact value of q: bias 7, 3 mantissa bits, exponent 0 for
+// subnormals, no infinities.
+func e4m3Float(q lowp.E4M3) float32 {
+	exponent, mantissa := int(q&e4m3NaN)>>3, float64(q&7)/8
+	v := (1 + mantissa) * powerOfTwo(exponent-7)
+	switch {
+	case q&e4m3NaN == e4m3NaN:
+		v = math.NaN()
+	case exponent == 0:
+		v = mantissa * 0x1p-6
 	}
 	if q&e4m3Sign != 0 {
 		v = -v
@@ -79,7 +71,7 @@ func (c *caster) value(q lowp.E4M3) float32 {
 //	scale = 2^ceil(log2(amax/448)),      q = e4m3(x / scale)        if roundScale
 //
 // saturating at 448. A NaN becomes a NaN of its sign.
-func (c *caster) quantize(q []lowp.E4M3, scales []float32, x []lowp.BF16, roundScale bool) {
+func quantize(q []lowp.E4M3, scales []float32, x []lowp.BF16, roundScale bool) {
 	for g := range scales {
 		first, last := g*group, min((g+1)*group, len(x))
 		amax := largest(x[first:last])
@@ -91,7 +83,7 @@ func (c *caster) quantize(q []lowp.E4M3, scales []float32, x []lowp.BF16, roundS
 		scales[g] = scale
 		for h := first; h < last; h++ {
 			sign := lowp.E4M3(x[h]>>8) & e4m3Sign
-			q[h] = sign | c.magnitude(widen(x[h])*factor)
+			q[h] = sign | magnitude(widen(x[h])*factor)
 		}
 	}
 }
@@ -135,13 +127,12 @@ func packUE8M0(scales []float32) []uint32 {
 // [H] after dequantising: bf16(float32(q)*scale), the product rounded to
 // float32 and then to bf16. It is what an expert that does nothing returns.
 func FP8RoundTrip(x []lowp.BF16, roundScale bool) []lowp.BF16 {
-	c := newCaster()
 	q := make([]lowp.E4M3, len(x))
 	scales := make([]float32, lowp.Groups(len(x)))
-	c.quantize(q, scales, x, roundScale)
+	quantize(q, scales, x, roundScale)
 	out := make([]lowp.BF16, len(x))
 	for h := range out {
-		out[h] = roundBF16(c.value(q[h]) * scales[h/group])
+		out[h] = roundBF16(e4m3Float(q[h]) * scales[h/group])
 	}
 	return out
 }

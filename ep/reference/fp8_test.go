@@ -13,24 +13,50 @@ import (
 )
 
 func TestE4M3Values(t *testing.T) {
-	c := newCaster()
 	for bits, want := range map[lowp.E4M3]float32{
 		0: 0, 1: 0x1p-9, 7: 7 * 0x1p-9, 8: 0x1p-6, 0x38: 1, 0x39: 1.125, 0x7e: 448, 0xb8: -1, 0xfe: -448,
 	} {
-		if got := c.value(bits); got != want {
+		if got := e4m3Float(bits); got != want {
 			t.Errorf("%#02x is %g, want %g", bits, got, want)
 		}
 	}
-	if v := c.value(0x7f); v == v {
+	if v := e4m3Float(0x7f); v == v {
 		t.Error("0x7f is not NaN")
 	}
-	if v := c.value(0x80); v != 0 || !math.Signbit(float64(v)) {
+	if v := e4m3Float(0x80); v != 0 || !math.Signbit(float64(v)) {
 		t.Error("0x80 is not -0")
 	}
 }
 
+// nearest finds the answer by looking at all of them.
+func nearest(f float32) lowp.E4M3 {
+	best, distance := lowp.E4M3(0), math.Inf(1)
+	for q := range lowp.E4M3(e4m3NaN) {
+		d := math.Abs(float64(e4m3Float(q)) - math.Abs(float64(f)))
+		if d < distance || d == distance && q%2 == 0 {
+			best, distance = q, d
+		}
+	}
+	return best
+}
+
+// Every value, every midpoint and their float32 neighbours.
+func TestE4M3RoundingIsNearest(t *testing.T) {
+	for q := range lowp.E4M3(e4m3NaN) {
+		value := e4m3Float(q)
+		above := max(value, e4m3Float(min(q+1, e4m3Max)))
+		for _, at := range []float32{value, (value + above) / 2} {
+			for _, toward := range []float32{-1, at, 1e30} {
+				f := math.Nextafter32(at, toward)
+				if got, want := magnitude(f), nearest(f); got != want {
+					t.Errorf("%g gives %#02x, want %#02x", f, got, want)
+				}
+			}
+		}
+	}
+}
+
 func TestE4M3Rounding(t *testing.T) {
-	c := newCaster()
 	for _, tc := range []struct {
 		f    float32
 		want lowp.E4M3
@@ -40,13 +66,13 @@ func TestE4M3Rounding(t *testing.T) {
 		{447, 0x7e}, {448, 0x7e}, {464, 0x7e}, {1e30, 0x7e}, {float32(math.Inf(1)), 0x7e},
 		{float32(math.NaN()), 0x7f},
 	} {
-		if got := c.magnitude(tc.f); got != tc.want {
+		if got := magnitude(tc.f); got != tc.want {
 			t.Errorf("%g gives %#02x, want %#02x", tc.f, got, tc.want)
 		}
 	}
-	for bits := range c {
-		if got := c.magnitude(float32(c[bits])); int(got) != bits {
-			t.Errorf("%#02x does not come back: %#02x", bits, got)
+	for q := range lowp.E4M3(e4m3NaN) {
+		if got := magnitude(e4m3Float(q)); got != q {
+			t.Errorf("%#02x does not come back: %#02x", q, got)
 		}
 	}
 }
@@ -58,20 +84,20 @@ func TestQuantizeByHand(t *testing.T) {
 	x[128], x[129] = 0x7fc1, 0xff80 // NaN, -infinity
 	q := make([]lowp.E4M3, 130)
 	scales := make([]float32, 2)
-	newCaster().quantize(q, scales, x, false)
+	quantize(q, scales, x, false)
 	if !slices.Equal(q[:4], []lowp.E4M3{0x7e, 0x76, 0xf6, 0}) || q[128] != 0x7f || q[129] != 0xfe {
 		t.Errorf("q = %#x ... %#x", q[:4], q[128:])
 	}
 	if scales[0] != float32(2)/448 || scales[1] != widen(0x7f7f)/448 {
 		t.Errorf("scales = %v", scales)
 	}
-	newCaster().quantize(q, scales, x, true)
+	quantize(q, scales, x, true)
 	// 2/448 = 0.00446, next power of two 2^-7; 2*128 = 256.
 	if scales[0] != 0x1p-7 || q[0] != 0x78 || q[1] != 0x70 {
 		t.Errorf("rounded: scale %g, q %#x", scales[0], q[:2])
 	}
 	clear(x)
-	newCaster().quantize(q, scales, x, false)
+	quantize(q, scales, x, false)
 	if scales[0] != float32(1e-4)/448 || q[0] != 0 {
 		t.Errorf("zeros: scale %g, q %#x", scales[0], q[0])
 	}
@@ -98,7 +124,6 @@ func TestPackUE8M0(t *testing.T) {
 func TestQuantizeAgreesWithLowp(t *testing.T) {
 	const tokens, hidden = 64, 520
 	groups := lowp.Groups(hidden)
-	cast := newCaster()
 	for _, kind := range payload.Kinds() {
 		x, err := payload.Make(kind, 3, 1, tokens, hidden)
 		if err != nil {
@@ -108,7 +133,7 @@ func TestQuantizeAgreesWithLowp(t *testing.T) {
 			for _, round := range []bool{false, true} {
 				q, theirs := make([]lowp.E4M3, hidden), make([]lowp.E4M3, hidden)
 				s, theirScales := make([]float32, groups), make([]float32, groups)
-				cast.quantize(q, s, row(x, token, hidden), round)
+				quantize(q, s, row(x, token, hidden), round)
 				if err := lowp.QuantizeRow(theirs, theirScales, row(x, token, hidden), round); err != nil {
 					t.Fatal(err)
 				}

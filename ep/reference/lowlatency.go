@@ -125,7 +125,6 @@ func (recv *LowLatencyRecv) fill(chosen [][][]lowp.BF16, opts LowLatencyOptions)
 }
 
 func (recv *LowLatencyRecv) fillFP8(chosen [][][]lowp.BF16, opts LowLatencyOptions) {
-	cast := newCaster()
 	groups := lowp.Groups(recv.Hidden)
 	recv.Q = make([][]lowp.E4M3, len(chosen))
 	recv.Scales = make([][]float32, len(chosen))
@@ -133,7 +132,7 @@ func (recv *LowLatencyRecv) fillFP8(chosen [][][]lowp.BF16, opts LowLatencyOptio
 		recv.Q[e] = make([]lowp.E4M3, len(tokens)*recv.Hidden)
 		recv.Scales[e] = make([]float32, len(tokens)*groups)
 		for i, x := range tokens {
-			cast.quantize(row(recv.Q[e], i, recv.Hidden), row(recv.Scales[e], i, groups), x, opts.RoundScale)
+			quantize(row(recv.Q[e], i, recv.Hidden), row(recv.Scales[e], i, groups), x, opts.RoundScale)
 		}
 	}
 	if opts.UE8M0 {

@@ -67,7 +67,7 @@ func bf16Value(b lowp.BF16) Value {
 }
 
 func e4m3Value(q lowp.E4M3) Value {
-	return Value{uint64(q), fmt.Sprintf("%#02x (%g)", uint8(q), newCaster().value(q))}
+	return Value{uint64(q), fmt.Sprintf("%#02x (%g)", uint8(q), e4m3Float(q))}
 }
 
 func floatValue(f float32) Value {

@@ -1,0 +1,189 @@
+// Copyright The Railbond Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package reference
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/railbond/railbond/ep/reference/payload"
+	"github.com/railbond/railbond/ep/routing"
+	"github.com/railbond/railbond/lowp"
+)
+
+func wantInputError(t *testing.T, name string, err error, what string, rank int) *InputError {
+	t.Helper()
+	var bad *InputError
+	if !errors.As(err, &bad) {
+		t.Fatalf("%s: got %v, want an *InputError", name, err)
+	}
+	if bad.What != what || bad.Rank != rank {
+		t.Errorf("%s: got %v, want rank %d and %q", name, err, rank, what)
+	}
+	return bad
+}
+
+func TestDispatchRefusesWrongInputs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func([]Input)
+		what  string
+		rank  int
+	}{
+		"negative tokens":  {func(in []Input) { in[1].Tokens = -1 }, "Tokens", 1},
+		"no hidden":        {func(in []Input) { in[0].Hidden = 0 }, "Hidden", 0},
+		"no lanes":         {func(in []Input) { in[1].TopK = 0 }, "TopK", 1},
+		"short lanes":      {func(in []Input) { in[1].TopKIdx = in[1].TopKIdx[1:] }, "length of TopKIdx", 1},
+		"short weights":    {func(in []Input) { in[0].TopKWeights = in[0].TopKWeights[1:] }, "length of TopKWeights", 0},
+		"expert too large": {func(in []Input) { in[1].TopKIdx[5] = 4 }, "expert", 1},
+		"expert below -1":  {func(in []Input) { in[1].TopKIdx[5] = -2 }, "expert", 1},
+		"short rows":       {func(in []Input) { in[0].X = in[0].X[1:] }, "length of X", 0},
+		"scales without Q": {func(in []Input) { in[0].Scales = make([]float32, 2) }, "Q or Scales", 0},
+		"hidden differs":   {func(in []Input) { in[1].Hidden, in[1].X = 1, in[1].X[:3] }, "Hidden", 1},
+		"number of lanes differs": {func(in []Input) {
+			in[1].TopK, in[1].TopKIdx, in[1].TopKWeights = 1, in[1].TopKIdx[:3], in[1].TopKWeights[:3]
+		}, "TopK", 1},
+	} {
+		inputs := tiny()
+		tc.spoil(inputs)
+		_, err := LowLatencyDispatch(inputs, 0, LowLatencyOptions{Experts: 4, MaxTokens: 3})
+		wantInputError(t, "low latency, "+name, err, tc.what, tc.rank)
+		_, err = NormalDispatch(inputs, 0, NormalOptions{Experts: 4})
+		wantInputError(t, "normal, "+name, err, tc.what, tc.rank)
+	}
+}
+
+func TestInputErrorSentence(t *testing.T) {
+	inputs := tiny()
+	inputs[1].TopKIdx[5] = 4
+	_, err := LowLatencyDispatch(inputs, 0, LowLatencyOptions{Experts: 4, MaxTokens: 3})
+	const want = "reference: LowLatencyDispatch: rank 1 token 2 lane 1 expert is 4, want -1 or 0 to 3"
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestLowLatencyDispatchRefusesWrongOptions(t *testing.T) {
+	for what, tc := range map[string]struct {
+		spoil func(*LowLatencyOptions)
+		rank  int
+		at    int
+	}{
+		"number of experts": {func(o *LowLatencyOptions) { o.Experts = 3 }, 0, -1},
+		"RoundScale":        {func(o *LowLatencyOptions) { o.RoundScale = true }, 0, -1},
+		"UE8M0":             {func(o *LowLatencyOptions) { o.FP8, o.UE8M0 = true, true }, 0, -1},
+		"Tokens":            {func(o *LowLatencyOptions) { o.MaxTokens = 2 }, 0, 1},
+		"length of Masked":  {func(o *LowLatencyOptions) { o.Masked = make([]bool, 3) }, 0, -1},
+		"rank":              {func(*LowLatencyOptions) {}, 2, -1},
+	} {
+		opts := LowLatencyOptions{Experts: 4, MaxTokens: 3}
+		tc.spoil(&opts)
+		_, err := LowLatencyDispatch(tiny(), tc.rank, opts)
+		wantInputError(t, what, err, what, tc.at)
+	}
+	_, err := LowLatencyDispatch(nil, 0, LowLatencyOptions{Experts: 4})
+	wantInputError(t, "no ranks", err, "number of ranks", -1)
+}
+
+func TestNormalDispatchRefusesWrongOptions(t *testing.T) {
+	for what, spoil := range map[string]func(*NormalOptions){
+		"number of experts": func(o *NormalOptions) { o.Experts = 0 },
+		"ExpertAlignment":   func(o *NormalOptions) { o.ExpertAlignment = -1 },
+		"WorstCase":         func(o *NormalOptions) { o.WorstCase = -1 },
+		"the rank itself":   func(o *NormalOptions) { o.Masked = []bool{true, false} },
+	} {
+		opts := NormalOptions{Experts: 4}
+		spoil(&opts)
+		_, err := NormalDispatch(tiny(), 0, opts)
+		wantInputError(t, what, err, what, -1)
+	}
+	_, err := NormalDispatch(nil, 0, NormalOptions{Experts: 4})
+	wantInputError(t, "no ranks", err, "number of ranks", -1)
+}
+
+func TestNormalDispatchRefusesMixedContents(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func([]Input)
+		what  string
+	}{
+		"quantised on one rank": {func(in []Input) {
+			in[1].X, in[1].Q, in[1].Scales = nil, make([]lowp.E4M3, 6), make([]float32, 3)
+		}, "content"},
+		"weights on one rank": {func(in []Input) { in[1].TopKWeights = nil }, "TopKWeights"},
+		"both contents": {func(in []Input) {
+			in[0], in[1] = in[1], in[0]
+			in[0] = Input{Hidden: 2, TopK: 2}
+			in[1].Q = make([]lowp.E4M3, 4)
+		}, "X"},
+		"short scales": {func(in []Input) {
+			in[0] = Input{Hidden: 2, TopK: 2}
+			in[1].X, in[1].Q, in[1].Scales = nil, make([]lowp.E4M3, 6), make([]float32, 2)
+		}, "length of Scales"},
+		"short Q": {func(in []Input) {
+			in[0] = Input{Hidden: 2, TopK: 2}
+			in[1].X, in[1].Q = nil, make([]lowp.E4M3, 5)
+		}, "length of Q"},
+	} {
+		inputs := tiny()
+		tc.spoil(inputs)
+		_, err := NormalDispatch(inputs, 0, NormalOptions{Experts: 4})
+		wantInputError(t, name, err, tc.what, 1)
+	}
+}
+
+func TestCombineRefusesWrongArguments(t *testing.T) {
+	in := tiny()[0]
+	short := func(int, int) []lowp.BF16 { return make([]lowp.BF16, 1) }
+	_, err := LowLatencyCombine(in, short, nil)
+	if bad := wantInputError(t, "low latency", err, "length of the expert's row", -1); bad.Token != 0 || bad.Lane != 0 {
+		t.Errorf("got %+v", bad)
+	}
+	_, err = NormalCombine(in, 2, 4, short, nil, nil)
+	wantInputError(t, "normal", err, "length of the row from rank 0", -1)
+	_, err = NormalCombine(in, 2, 4, short, make([][]lowp.BF16, 3), nil)
+	wantInputError(t, "biases", err, "number of biases", -1)
+	_, err = NormalCombine(in, 2, 4, short, [][]lowp.BF16{nil}, nil)
+	wantInputError(t, "bias", err, "length of bias 0", -1)
+	_, err = NormalCombine(in, 3, 4, short, nil, nil)
+	wantInputError(t, "experts", err, "number of experts", -1)
+	_, err = NormalCombineWeights(in, 2, 4, func(int, int) []float32 { return nil }, nil)
+	wantInputError(t, "weights", err, "length of the weights from rank 0", -1)
+	_, err = NormalCombineWeights(in, 2, 5, nil, nil)
+	wantInputError(t, "weights' experts", err, "number of experts", -1)
+	in.TopKWeights = nil
+	_, err = LowLatencyCombine(in, short, nil)
+	wantInputError(t, "no weights", err, "TopKWeights", -1)
+	in.TopKIdx = nil
+	_, err = LowLatencyCombine(in, short, nil)
+	wantInputError(t, "no lanes", err, "length of TopKIdx", -1)
+	_, err = Layout(in, 2, 4)
+	wantInputError(t, "layout", err, "length of TopKIdx", -1)
+}
+
+func TestZeroTokensEverywhere(t *testing.T) {
+	inputs := []Input{{Hidden: 4, TopK: 2}, {Hidden: 4, TopK: 2}}
+	recv, err := LowLatencyDispatch(inputs, 1, LowLatencyOptions{Experts: 2, FP8: true})
+	if err != nil || recv.Count[0] != 0 || recv.Compare(recv.Result()) != nil {
+		t.Errorf("low latency: %+v, %v", recv, err)
+	}
+	normal, err := NormalDispatch(inputs, 1, NormalOptions{Experts: 2})
+	if err != nil || normal.N != 0 || normal.Compare(normal) != nil {
+		t.Errorf("normal: %+v, %v", normal, err)
+	}
+	if out, err := LowLatencyCombine(inputs[0], nil, nil); err != nil || len(out) != 0 {
+		t.Errorf("combine: %v, %v", out, err)
+	}
+}
+
+func TestFromTableReportsErrors(t *testing.T) {
+	if _, err := FromTable(&routing.Table{}, payload.Random, 0, 8); err == nil {
+		t.Error("an empty table is taken")
+	}
+	table, err := routing.Random(routing.RandomOptions{Ranks: 1, Tokens: 1, TopK: 1, Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FromTable(table, "ones", 0, 8); err == nil {
+		t.Error("an unknown payload is taken")
+	}
+}
