@@ -68,6 +68,9 @@ func TestFMARoundsOnce(t *testing.T) {
 		if got := fma32(c.a, c.b, c.c); got != c.want {
 			t.Errorf("fma32(%x, %x, %x) = %x, want %x", c.a, c.b, c.c, got, c.want)
 		}
+		if got := fma32(-c.a, c.b, -c.c); got != -c.want {
+			t.Errorf("fma32(%x, %x, %x) = %x, want %x", -c.a, c.b, -c.c, got, -c.want)
+		}
 	}
 	x, tail := float64(1+0x1p-12), 0x1p-70
 	if naive := float32(x*x + tail); naive == 1+0x1p-11+0x1p-23 {

@@ -72,6 +72,11 @@ func TestWeightedSumSpecials(t *testing.T) {
 		{"underflow keeps its sign", []BF16{0x8001}, []float32{0x1p-20}, 0x8000},
 		{"one rounding, not two", []BF16{0x3f80, 0x3b80, 0x3400}, []float32{1, 1, 1}, 0x3f81},
 		{"tie to even", []BF16{0x3f80, 0x3b80}, []float32{1, 1}, 0x3f80},
+		// Sums whose float64 lands on a float32 tie that the exact sum is off
+		// of by one part in 2^54. 205*5237765 = 2^30+1, 231*4648233 = 2^30-1.
+		{"above a tie", []BF16{0x3f80, 0x434d, 0xbf80}, []float32{1, 5237765 * 0x1p-54, 1}, 0x3400},
+		{"below a tie", []BF16{0x3f80, 0x4367, 0xbf80}, []float32{1 + 0x1p-23, 4648233 * 0x1p-54, 1}, 0x3400},
+		{"above a subnormal tie", []BF16{0x3f80, 0x114d}, []float32{0x1p-127 + 0x1p-134, 5237765 * 0x1p-80}, 0x0041},
 	} {
 		for _, p := range pathsFrom(pathGo) {
 			const h = 50 // vectors and a tail
