@@ -53,8 +53,11 @@ type TimeoutError struct {
 }
 
 func (e *TimeoutError) Error() string {
-	s := fmt.Sprintf("rail: %s: rank %d (provider %s) did not answer within %v: expected %d, seen %d",
-		e.Call, e.Rank, e.Provider, e.Waited.Round(time.Millisecond), e.Expected, e.Seen)
+	s := fmt.Sprintf("rail: %s: rank %d (provider %s) did not answer within %v",
+		e.Call, e.Rank, e.Provider, e.Waited.Round(time.Millisecond))
+	if e.Expected != 0 {
+		s += fmt.Sprintf(": expected %d, seen %d", e.Expected, e.Seen)
+	}
 	if e.Rails != "" {
 		s += "; rails " + e.Rails
 	}

@@ -14,7 +14,7 @@ import (
 const (
 	greetTimeout = 5 * time.Second
 	acceptPause  = 10 * time.Millisecond
-	maxGreeting  = 256
+	maxGreeting  = 1024
 	maxParked    = 4096
 )
 
@@ -144,6 +144,7 @@ func (p *Provider) park(c *conn) error {
 	}
 	p.conns[c] = struct{}{}
 	p.parked[c.who.rank] = c
+	p.tune()
 	if s := p.slots[c.who.rank]; s != nil {
 		s.wake()
 	}

@@ -129,7 +129,6 @@ func (c *conn) Err() error { return c.end.Load().gone("connection") }
 func (c *conn) Stream(rail.StreamOptions) (rail.Stream, error) {
 	s := &stream{c: c}
 	s.wait.Stop = s.stop
-	s.wait.Spin = c.p.opts.Spin
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed.Load() {
@@ -197,6 +196,7 @@ func (p *Provider) forget(c *conn) {
 	if _, open := p.conns[c]; open {
 		p.retired.merge(c.traffic())
 		delete(p.conns, c)
+		p.tune()
 	}
 	if s := p.slots[c.who.rank]; s != nil && s.conn == c {
 		delete(p.slots, c.who.rank)

@@ -184,11 +184,13 @@ func (p *Provider) install(s *slot, c *conn) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
+		_ = c.sock.write(&message{kind: kindBye}, -1)
 		c.sock.close()
 		return nil, rail.ErrClosed
 	}
 	s.conn = c
 	p.conns[c] = struct{}{}
+	p.tune()
 	p.wg.Go(c.serve)
 	return c, nil
 }

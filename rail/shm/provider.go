@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/railbond/railbond/rail"
@@ -22,8 +24,11 @@ const Name = "shm"
 type Options struct {
 	// Rank is this process's rank in the job.
 	Rank int
-	// Spin is how often a wait polls its word before it sleeps. 0 means
-	// DefaultSpin, a negative value none.
+	// Spin is how often a wait polls its word before it sleeps (about 0.5 ns a
+	// poll); a negative value means never. 0 means DefaultSpin while the process
+	// may run on at least two cores for each rank that it knows of on this host,
+	// itself included, and never while it may not: where ranks outnumber cores,
+	// polling takes the core that the peer needs to answer.
 	Spin int
 	// DialTimeout bounds Connect when its context has no earlier deadline; 0
 	// means 30 s.
@@ -35,8 +40,9 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// DefaultSpin is the number of polls before a wait sleeps.
-const DefaultSpin = 2000
+// DefaultSpin is the number of polls before a wait sleeps: about as long as a
+// sleep and a wake cost, so that a wait costs at most twice the better choice.
+const DefaultSpin = 10000
 
 const (
 	defaultDialTimeout   = 30 * time.Second
@@ -44,12 +50,6 @@ const (
 )
 
 func (o Options) withDefaults() Options {
-	switch {
-	case o.Spin == 0:
-		o.Spin = DefaultSpin
-	case o.Spin < 0:
-		o.Spin = 0
-	}
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = defaultDialTimeout
 	}
@@ -83,6 +83,8 @@ type Provider struct {
 	slots    map[int]*slot        // by rank: being connected, or connected
 	conns    map[*conn]struct{}   // not yet closed
 	retired  traffic              // of closed connections
+
+	spin atomic.Int64 // polls before a sleep, as tune set it
 }
 
 var _ rail.Provider = (*Provider)(nil)
@@ -102,6 +104,7 @@ func New(opts Options) (*Provider, error) {
 		regions: make(map[uint32]*rail.Region), greeting: make(map[*socket]struct{}),
 		parked: make(map[int]*conn), slots: make(map[int]*slot), conns: make(map[*conn]struct{}),
 	}
+	p.tune()
 	if err := p.listen(); err != nil {
 		return nil, err
 	}
@@ -122,6 +125,20 @@ func (p *Provider) listen() (err error) {
 		return fmt.Errorf("shm: listen: %w; allow abstract unix sockets or use provider tcp", err)
 	}
 	return nil
+}
+
+// tune sets the polls before a sleep. The caller holds p.mu, but for New.
+func (p *Provider) tune() { p.spin.Store(int64(polls(p.opts.Spin, runtime.NumCPU(), len(p.conns)+1))) }
+
+// polls resolves Options.Spin for a number of cores and ranks.
+func polls(option, cores, ranks int) int {
+	switch {
+	case option != 0:
+		return max(option, 0)
+	case cores >= 2*ranks:
+		return DefaultSpin
+	}
+	return 0
 }
 
 // Name is "shm".

@@ -18,7 +18,7 @@ type stream struct {
 	mu   sync.Mutex
 	wait rail.WordWait // in place, so that a wait allocates nothing
 	late bool          // something was posted after the peer had closed
-	//
+
 	moved traffic
 }
 
@@ -126,6 +126,7 @@ func (s *stream) Wait(r *rail.Region, off int, value uint64, deadline rail.Time)
 	}
 	start := rail.Monotonic()
 	s.wait.Mem, s.wait.Off, s.wait.Value, s.wait.Deadline = mem, off, value, deadline
+	s.wait.Spin = int(s.c.p.spin.Load())
 	v, err := rail.WaitWord(&s.wait)
 	s.wait.Mem = nil
 	if v >= value {
