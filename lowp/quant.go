@@ -72,8 +72,8 @@ func quantizeGo(q []E4M3, scales []float32, x []BF16, pow2 bool) {
 func groupAmax(x []BF16) float32 {
 	var m BF16
 	for _, v := range x {
-		if v &= bf16Abs; v <= bf16Inf {
-			m = max(m, v)
+		if v &= bf16Abs; v > m && v <= bf16Inf {
+			m = v
 		}
 	}
 	return max(min(m, bf16Max).Float32(), amaxFloor)
