@@ -92,8 +92,8 @@ func (l *LowLatency) checkCombine(call string, a *LowLatencyCombine, out []lowp.
 	if a.Tokens < 0 || a.Tokens > l.MaxTokens {
 		return &ArgumentError{Call: call, What: "tokens", Reason: fmt.Sprintf("%d is not between 0 and %d, the plane's max tokens", a.Tokens, l.MaxTokens)}
 	}
-	if a.TopK < 1 || a.TopK > l.llLayout.TopK {
-		return &ArgumentError{Call: call, What: "top-k", Reason: fmt.Sprintf("%d is not between 1 and %d, the plane's top-k", a.TopK, l.llLayout.TopK)}
+	if a.TopK < 1 || a.TopK > l.TopK {
+		return &ArgumentError{Call: call, What: "top-k", Reason: fmt.Sprintf("%d is not between 1 and %d, the plane's top-k", a.TopK, l.TopK)}
 	}
 	if a.WaitCost != nil && len(a.WaitCost) != l.ranks {
 		return checkLen(call, "wait cost", len(a.WaitCost), l.ranks)

@@ -73,8 +73,8 @@ func (l *LowLatency) checkDispatch(call string, a *LowLatencyDispatch, out *Recv
 	switch {
 	case a.Tokens < 0 || a.Tokens > l.MaxTokens:
 		return &ArgumentError{Call: call, What: "tokens", Reason: fmt.Sprintf("%d is not between 0 and %d, the plane's max tokens", a.Tokens, l.MaxTokens)}
-	case a.TopK < 1 || a.TopK > l.llLayout.TopK:
-		return &ArgumentError{Call: call, What: "top-k", Reason: fmt.Sprintf("%d is not between 1 and %d, the plane's top-k", a.TopK, l.llLayout.TopK)}
+	case a.TopK < 1 || a.TopK > l.TopK:
+		return &ArgumentError{Call: call, What: "top-k", Reason: fmt.Sprintf("%d is not between 1 and %d, the plane's top-k", a.TopK, l.TopK)}
 	case a.Format < 0 || a.Format >= formats:
 		return &ArgumentError{Call: call, What: "format", Reason: fmt.Sprintf("%d is unknown", a.Format)}
 	case out == nil:

@@ -38,6 +38,9 @@ func NormalCombine(in Input, ranks, experts int, rankRow func(token, rank int) [
 	if err := c.biases(in, biases); err != nil {
 		return nil, err
 	}
+	if in.Tokens > 0 && rankRow == nil {
+		return nil, c.wrong("rankRow", "nil", "a function")
+	}
 	out := make([]lowp.BF16, in.Tokens*in.Hidden)
 	acc := make([]float32, in.Hidden)
 	for token := range in.Tokens {
@@ -89,6 +92,9 @@ func NormalCombineWeights(in Input, ranks, experts int, rankWeights func(token, 
 	l, err := Layout(in, ranks, experts)
 	if err != nil {
 		return nil, err
+	}
+	if in.Tokens > 0 && rankWeights == nil {
+		return nil, c.wrong("rankWeights", "nil", "a function")
 	}
 	out := make([]float32, in.Tokens*in.TopK)
 	for token := range in.Tokens {

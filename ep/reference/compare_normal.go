@@ -127,7 +127,7 @@ func compareReceived[T any](recv *NormalRecv, what string, width int, got, want 
 		t.wrongLength(len(got), len(want))
 		return t.err()
 	}
-	for i := range len(want) / width {
+	for i := range len(want) / max(1, width) {
 		t.at.Row = i
 		t.at.SourceRank, t.at.Token = recv.source(i)
 		compareRow(t, row(got, i, width), row(want, i, width), same, show)

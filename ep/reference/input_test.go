@@ -7,6 +7,8 @@ import (
 	"errors"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/railbond/railbond/ep/reference/payload"
 	"github.com/railbond/railbond/ep/routing"
 	"github.com/railbond/railbond/lowp"
@@ -150,6 +152,12 @@ func TestCombineRefusesWrongArguments(t *testing.T) {
 	wantInputError(t, "weights", err, "length of the weights from rank 0", -1)
 	_, err = NormalCombineWeights(in, 2, 5, nil, nil)
 	wantInputError(t, "weights' experts", err, "number of experts", -1)
+	_, err = LowLatencyCombine(in, nil, nil)
+	wantInputError(t, "no expertRow", err, "expertRow", -1)
+	_, err = NormalCombine(in, 2, 4, nil, nil, nil)
+	wantInputError(t, "no rankRow", err, "rankRow", -1)
+	_, err = NormalCombineWeights(in, 2, 4, nil, nil)
+	wantInputError(t, "no rankWeights", err, "rankWeights", -1)
 	in.TopKWeights = nil
 	_, err = LowLatencyCombine(in, short, nil)
 	wantInputError(t, "no weights", err, "TopKWeights", -1)
@@ -158,6 +166,70 @@ func TestCombineRefusesWrongArguments(t *testing.T) {
 	wantInputError(t, "no lanes", err, "length of TopKIdx", -1)
 	_, err = Layout(in, 2, 4)
 	wantInputError(t, "layout", err, "length of TopKIdx", -1)
+}
+
+// hostile is a valid call with up to two faults in it.
+type hostile struct {
+	inputs []Input
+	rank   int
+	low    LowLatencyOptions
+	normal NormalOptions
+}
+
+func drawHostile(t *rapid.T) hostile {
+	var h hostile
+	h.inputs, h.low.Experts = drawInputs(t)
+	h.rank = rapid.IntRange(0, len(h.inputs)-1).Draw(t, "rank")
+	h.low.MaxTokens, h.low.FP8 = 6, rapid.Bool().Draw(t, "fp8")
+	for range rapid.IntRange(0, 2).Draw(t, "faults") {
+		in := &h.inputs[rapid.IntRange(0, len(h.inputs)-1).Draw(t, "at")]
+		faults := []func(){
+			func() { in.Tokens = rapid.Int().Draw(t, "tokens") },
+			func() { in.Hidden = rapid.Int().Draw(t, "hidden") },
+			func() { in.TopK = rapid.Int().Draw(t, "topk") },
+			func() { in.TopKIdx = rapid.SliceOf(rapid.Int64()).Draw(t, "idx") },
+			func() { in.X = nil },
+			func() { in.Q = make([]lowp.E4M3, 3) },
+			func() { h.low.Experts = rapid.Int().Draw(t, "experts") },
+			func() { h.low.MaxTokens = rapid.Int().Draw(t, "most") },
+			func() { h.low.Masked = rapid.SliceOfN(rapid.Bool(), 0, 4).Draw(t, "masked") },
+			func() { h.normal.ExpertAlignment = rapid.Int().Draw(t, "alignment") },
+			func() { h.normal.WorstCase = rapid.IntRange(-9, 99).Draw(t, "worst") },
+			func() { h.rank = rapid.Int().Draw(t, "any rank") },
+		}
+		faults[rapid.IntRange(0, len(faults)-1).Draw(t, "fault")]()
+	}
+	h.normal.Experts, h.normal.Masked = h.low.Experts, h.low.Masked
+	return h
+}
+
+// Whatever the numbers, the answer is a result or an *InputError.
+func TestNoInputPanics(t *testing.T) {
+	results, refusals := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		h := drawHostile(t)
+		low, lowErr := LowLatencyDispatch(h.inputs, h.rank, h.low)
+		normal, normalErr := NormalDispatch(h.inputs, h.rank, h.normal)
+		for _, outcome := range []struct {
+			has bool
+			err error
+		}{{low != nil, lowErr}, {normal != nil, normalErr}} {
+			var bad *InputError
+			switch {
+			case outcome.has == (outcome.err != nil):
+				t.Fatalf("result %t with error %v", outcome.has, outcome.err)
+			case outcome.has:
+				results++
+			case errors.As(outcome.err, &bad):
+				refusals++
+			default:
+				t.Fatalf("%v is not an *InputError", outcome.err)
+			}
+		}
+	})
+	if results == 0 || refusals == 0 {
+		t.Errorf("%d results and %d refusals: one side was never tried", results, refusals)
+	}
 }
 
 func TestZeroTokensEverywhere(t *testing.T) {

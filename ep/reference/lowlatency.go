@@ -165,8 +165,11 @@ func LowLatencyCombine(in Input, expertRow func(token, lane int) []lowp.BF16, ma
 	if err := c.shape(in, maxExpertID+1); err != nil {
 		return nil, err
 	}
-	if in.TopKWeights == nil && in.Tokens > 0 {
+	if in.Tokens > 0 && in.TopKWeights == nil {
 		return nil, c.wrong("TopKWeights", "nil", "[Tokens, TopK]")
+	}
+	if in.Tokens > 0 && expertRow == nil {
+		return nil, c.wrong("expertRow", "nil", "a function")
 	}
 	out := make([]lowp.BF16, in.Tokens*in.Hidden)
 	acc := make([]float32, in.Hidden)

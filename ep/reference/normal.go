@@ -99,8 +99,9 @@ func NormalDispatch(inputs []Input, rank int, opts NormalOptions) (*NormalRecv, 
 		recv.RecvTopKWeights = []float32{}
 	}
 	perExpert := make([]int32, local)
-	recv.receive(inputs, local, opts, perExpert)
 	recv.prefix(inputs, local, opts)
+	recv.reserve(inputs)
+	recv.receive(inputs, local, opts, perExpert)
 	if opts.WorstCase > 0 {
 		return recv.pad(c, opts.WorstCase)
 	}
@@ -160,6 +161,17 @@ func (c caller) normalContent(in Input) error {
 		return c.wrong("length of Scales", len(in.Scales), in.Tokens*groups)
 	}
 	return nil
+}
+
+// reserve makes room for the rows that the prefix matrix announces: growing as
+// they come took most of the time. What is received decides their number.
+func (recv *NormalRecv) reserve(inputs []Input) {
+	elements := int(recv.RankPrefixMatrix[len(inputs)-1][recv.Rank]) * recv.Hidden
+	if lead(inputs).Q != nil {
+		recv.Q = make([]lowp.E4M3, 0, elements)
+		return
+	}
+	recv.X = make([]lowp.BF16, 0, elements)
 }
 
 func (recv *NormalRecv) receive(inputs []Input, local int, opts NormalOptions, perExpert []int32) {

@@ -58,7 +58,7 @@ func (t *Table) LocalExperts() int {
 	if t.Ranks <= 0 {
 		return 0
 	}
-	return t.Experts / t.Ranks
+	return max(0, t.Experts/t.Ranks)
 }
 
 // Selections returns how many lanes of rank's tokens select an expert. This is
@@ -82,7 +82,7 @@ func (t *Table) RecvCounts(rank int) [][]int {
 	local := t.LocalExperts()
 	counts := make([][]int, local)
 	for e := range counts {
-		counts[e] = make([]int, t.Ranks)
+		counts[e] = make([]int, len(t.Idx))
 	}
 	first := int64(rank * local)
 	for source, idx := range t.Idx {

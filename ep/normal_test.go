@@ -1,0 +1,272 @@
+// Copyright The Railbond Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ep
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/railbond/railbond/ep/reference"
+	"github.com/railbond/railbond/ep/reference/payload"
+	"github.com/railbond/railbond/ep/routing"
+	"github.com/railbond/railbond/lowp"
+)
+
+// A nmCase is one shape of normal mode with its inputs at every rank.
+type nmCase struct {
+	shape      Shape
+	ranks      int
+	inputs     []reference.Input
+	fp8        bool
+	registered bool // tensors in memory of Comm.Alloc
+	bias       int
+}
+
+func newNMCase(t testing.TB, ranks int, s Shape, fp8 bool, tokens []int, seed uint64) *nmCase {
+	t.Helper()
+	table, err := routing.Random(routing.RandomOptions{
+		Ranks: ranks, Tokens: s.MaxTokens, TokensPerRank: tokens, TopK: s.TopK, Experts: s.Experts, Seed: seed, Masked: 10,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inputs, err := reference.FromTable(table, payload.Random, seed, s.Hidden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fp8 {
+		for r := range inputs {
+			in := &inputs[r]
+			in.Q = make([]lowp.E4M3, len(in.X))
+			g := lowp.Groups(s.Hidden)
+			in.Scales = make([]float32, in.Tokens*g)
+			for i := range in.Tokens {
+				if err := lowp.QuantizeRow(in.Q[i*s.Hidden:(i+1)*s.Hidden], in.Scales[i*g:(i+1)*g], in.X[i*s.Hidden:(i+1)*s.Hidden], false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			in.X = nil
+		}
+	}
+	return &nmCase{shape: s, ranks: ranks, inputs: inputs, fp8: fp8}
+}
+
+func (c *nmCase) format() Format {
+	if c.fp8 {
+		return FP8
+	}
+	return BF16
+}
+
+type nmRunner struct {
+	*nmCase
+	n    *Normal
+	rank int
+	x    []lowp.BF16
+	recv *NormalRecv
+	y    []lowp.BF16
+}
+
+func newNMRunner(c *nmCase, r *testRank) (*nmRunner, error) {
+	n, err := r.NewNormal(context.Background(), c.shape)
+	if err != nil {
+		return nil, err
+	}
+	recv, err := n.NewRecv(c.format(), c.ranks*c.shape.MaxTokens, c.shape.TopK, c.registered)
+	if err != nil {
+		return nil, err
+	}
+	run := &nmRunner{nmCase: c, n: n, rank: r.rank, recv: recv, x: c.inputs[r.rank].X}
+	run.y = make([]lowp.BF16, c.ranks*c.shape.MaxTokens*c.shape.Hidden)
+	if c.registered {
+		m, err := r.Alloc(2*len(run.y) + 2*len(run.x) + 64)
+		if err != nil {
+			return nil, err
+		}
+		run.y = view[lowp.BF16](m.Bytes(), 0, len(run.y))
+		x := view[lowp.BF16](m.Bytes(), 2*len(run.y), len(run.x))
+		copy(x, run.x)
+		run.x = x
+	}
+	return run, nil
+}
+
+func (r *nmRunner) dispatch(h *Handle, worst, align int) error {
+	poison(r.recv.X)
+	poison(r.recv.Q)
+	poison(r.recv.TopKIdx)
+	in := r.inputs[r.rank]
+	a := &NormalDispatch{
+		X: r.x, Q: in.Q, Scales: in.Scales, Tokens: in.Tokens,
+		TopKIdx: in.TopKIdx, TopKWeights: in.TopKWeights, TopK: in.TopK,
+		Handle: h, WorstTokens: worst, ExpertAlignment: align,
+	}
+	if r.fp8 {
+		a.X = nil
+	}
+	return r.n.Dispatch(a, r.recv)
+}
+
+func (r *nmRunner) check(worst, align int) error {
+	want, err := reference.NormalDispatch(r.inputs, r.rank, reference.NormalOptions{
+		Experts: r.shape.Experts, ExpertAlignment: align, WorstCase: worst,
+	})
+	if err != nil {
+		return err
+	}
+	h, k, w := r.recv.Handle, r.shape.TopK, r.shape.Hidden
+	lanes := r.recv.N * k
+	if worst > 0 {
+		lanes = worst * k
+	}
+	got := &reference.NormalRecv{
+		Rank: r.rank, Hidden: w, TopK: k, N: r.recv.N,
+		RecvTopKIdx:     r.recv.TopKIdx[:lanes],
+		RecvTopKWeights: append([]float32(nil), r.recv.TopKWeights[:lanes]...),
+		SrcIdx:          h.SrcIdx,
+	}
+	clear(got.RecvTopKWeights[r.recv.N*k:])
+	if r.fp8 {
+		got.Q, got.Scales = r.recv.Q[:r.recv.N*w], r.recv.Scales[:r.recv.N*lowp.Groups(w)]
+	} else {
+		got.X = r.recv.X[:r.recv.N*w]
+	}
+	if worst == 0 {
+		got.NumRecvTokensPerExpert = r.recv.PerExpert
+	}
+	for i := range r.ranks {
+		got.RankPrefixMatrix = append(got.RankPrefixMatrix, h.RankPrefix[i*r.ranks:(i+1)*r.ranks])
+	}
+	return want.Compare(got)
+}
+
+// source is what the test's experts work on: any function of the token.
+func (r *nmRunner) source(s, t, rank int, dst []lowp.BF16) {
+	w := r.shape.Hidden
+	if !r.fp8 {
+		expertRow(dst, r.inputs[s].X[t*w:(t+1)*w], rank)
+		return
+	}
+	for i, q := range r.inputs[s].Q[t*w : (t+1)*w] {
+		dst[i] = lowp.BF16(0x3f00 + uint16(q)%64 + uint16(rank))
+	}
+}
+
+func (r *nmRunner) combine() error {
+	w, k, h := r.shape.Hidden, r.shape.TopK, r.recv.Handle
+	for s := range r.ranks {
+		for i := h.first[s]; i < h.first[s]+h.count[s]; i++ {
+			r.source(s, int(h.SrcIdx[i]), r.rank, r.y[i*w:(i+1)*w])
+		}
+	}
+	in := r.inputs[r.rank]
+	out := make([]lowp.BF16, in.Tokens*w)
+	weights := make([]float32, in.Tokens*k)
+	poison(out)
+	var bias [][]lowp.BF16
+	for b := range r.bias {
+		p, err := payload.Make(payload.Random, uint64(77+b), r.rank, in.Tokens, w)
+		if err != nil {
+			return err
+		}
+		bias = append(bias, p)
+	}
+	a := &NormalCombine{X: r.y[:h.N*w], TopKWeights: r.recv.TopKWeights[:h.N*k], Bias: bias, Handle: h}
+	if err := r.n.Combine(a, out, weights); err != nil {
+		return err
+	}
+	buf := make([]lowp.BF16, w)
+	want, err := reference.NormalCombine(in, r.ranks, r.shape.Experts, func(t, rank int) []lowp.BF16 {
+		r.source(r.rank, t, rank, buf)
+		return buf
+	}, bias, nil)
+	if err != nil {
+		return err
+	}
+	if err := reference.CompareCombined(r.rank, w, out, want); err != nil {
+		return err
+	}
+	for i, e := range in.TopKIdx {
+		want := in.TopKWeights[i]
+		if e < 0 {
+			want = 0
+		}
+		if weights[i] != want {
+			return fmt.Errorf("combined weight of lane %d is %v, want %v", i, weights[i], want)
+		}
+	}
+	return nil
+}
+
+func (r *nmRunner) all() error {
+	worst := r.ranks * r.shape.MaxTokens
+	for i, step := range []func() error{
+		func() error { return r.dispatch(nil, 0, 1) }, func() error { return r.check(0, 1) }, r.combine,
+		func() error { return r.dispatch(nil, worst, 0) }, func() error { return r.check(worst, 0) },
+		func() error { return r.dispatch(nil, 0, 16) }, func() error { return r.check(0, 16) }, r.combine, r.combine,
+	} {
+		if err := step(); err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
+		}
+	}
+	h := r.recv.Handle
+	other, err := r.n.NewRecv(r.format(), r.ranks*r.shape.MaxTokens, r.shape.TopK, r.registered)
+	if err != nil {
+		return err
+	}
+	first := r.recv
+	r.recv = other
+	err = r.dispatch(h, 0, 0)
+	if err == nil && string(r.rowBytes(other)) != string(r.rowBytes(first)) {
+		err = fmt.Errorf("cached dispatch differs from the first")
+	}
+	r.recv = first
+	if err == nil {
+		err = r.combine()
+	}
+	_ = other.Close()
+	return err
+}
+
+// rowBytes are the received rows as bytes.
+func (r *nmRunner) rowBytes(recv *NormalRecv) []byte {
+	n := r.recv.N * r.shape.Hidden
+	if r.fp8 {
+		return bytesOf(recv.Q[:n])
+	}
+	return bytesOf(recv.X[:n])
+}
+
+func TestNormal(t *testing.T) {
+	for _, fp8 := range []bool{false, true} {
+		for _, registered := range []bool{false, true} {
+			for _, c := range []struct {
+				ranks  int
+				shape  Shape
+				tokens []int
+			}{
+				{1, Shape{MaxTokens: 8, Hidden: 256, TopK: 2, Experts: 4}, nil},
+				{2, Shape{MaxTokens: 100, Hidden: 512, TopK: 4, Experts: 8}, nil},
+				{3, Shape{MaxTokens: 17, Hidden: 136, TopK: 3, Experts: 9}, []int{17, 0, 5}},
+				{4, Shape{MaxTokens: 700, Hidden: 7168, TopK: 2, Experts: 16}, []int{700, 600, 1, 333}},
+				{5, Shape{MaxTokens: 3, Hidden: 1, TopK: 5, Experts: 5}, []int{3, 2, 1, 0, 3}},
+			} {
+				t.Run(fmt.Sprintf("fp8=%v/registered=%v/%d ranks/%v", fp8, registered, c.ranks, c.shape), func(t *testing.T) {
+					nc := newNMCase(t, c.ranks, c.shape, fp8, c.tokens, 2)
+					nc.registered = registered
+					nc.bias = c.ranks % 3
+					runWorld(t, c.ranks, overShm, Options{}, func(r *testRank) error {
+						run, err := newNMRunner(nc, r)
+						if err != nil {
+							return err
+						}
+						defer func() { _ = run.recv.Close() }()
+						return run.all()
+					})
+				})
+			}
+		}
+	}
+}
