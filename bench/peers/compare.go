@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,7 +58,8 @@ type Comparison struct {
 	Schema    string         `json:"schema"`
 	Options   CompareOptions `json:"options"`
 	Transport Transport      `json:"mpi_transport"`
-	Command   []string       `json:"mpi_command"` // one of the runs
+	Algorithm int            `json:"mpi_alltoallv_algorithm"` // RunOptions.Algorithm, the fastest here
+	Command   []string       `json:"mpi_command"`             // of every round
 	Rounds    []Round        `json:"rounds"`
 	Ratios    []Ratio        `json:"ratios"`
 }
@@ -84,8 +86,9 @@ func (o *CompareOptions) validate() error {
 	return nil
 }
 
-// Compare runs railbond and the MPI peer in turn, Rounds times, on one routing file made from Seed. The MPI side is
-// validated in a run of its own first; the timed runs are not, as neither side's are. The first failure ends it.
+// Compare runs railbond and the MPI peer in turn, Rounds times, on one routing file made from Seed. Before that the MPI
+// side is validated in a run of its own and its all-to-all algorithm is chosen by measurement; the timed runs are not
+// validated. The first failure ends it.
 func Compare(ctx context.Context, p *Program, o CompareOptions) (_ *Comparison, err error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -99,10 +102,14 @@ func Compare(ctx context.Context, p *Program, o CompareOptions) (_ *Comparison, 
 	if err := writeRouting(file, &o); err != nil {
 		return nil, err
 	}
-	c := &Comparison{Schema: "railbond-mpi-compare/1", Options: o, Command: p.command(o.peer(file))}
+	c := &Comparison{Schema: "railbond-mpi-compare/1", Options: o}
 	if err := c.checkPeer(ctx, p, file); err != nil {
 		return nil, err
 	}
+	if err := c.tunePeer(ctx, p, file); err != nil {
+		return nil, err
+	}
+	c.Command = p.command(c.peer(file))
 	for i := range o.Rounds {
 		if err := c.round(ctx, p, file); err != nil {
 			return nil, fmt.Errorf("round %d of %d: %w", i+1, o.Rounds, err)
@@ -126,21 +133,50 @@ func writeRouting(path string, o *CompareOptions) (err error) {
 	return table.Write(f)
 }
 
-func (o *CompareOptions) peer(file string) RunOptions {
+func (c *Comparison) peer(file string) RunOptions {
+	o := &c.Options
 	return RunOptions{Routing: file, Ranks: o.Ranks, Hidden: o.Hidden, MaxTokens: o.Tokens, Mode: o.Mode,
-		Convention: o.Convention, Warmup: o.Warmup, Iters: o.Iters}
+		Convention: o.Convention, Warmup: o.Warmup, Iters: o.Iters, Algorithm: c.Algorithm}
+}
+
+func (c *Comparison) runPeer(ctx context.Context, p *Program, opts RunOptions) (*Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.Options.RunTimeout)
+	defer cancel()
+	return p.Run(ctx, opts)
 }
 
 func (c *Comparison) checkPeer(ctx context.Context, p *Program, file string) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Options.RunTimeout)
-	defer cancel()
-	opts := c.Options.peer(file)
+	opts := c.peer(file)
 	opts.Warmup, opts.Iters, opts.Validate = 0, 2, true
-	r, err := p.Run(ctx, opts)
+	r, err := c.runPeer(ctx, p, opts)
 	if err != nil {
 		return err
 	}
 	c.Transport = r.Transport
+	return nil
+}
+
+// tunePeer picks the all-to-all algorithm that does a dispatch and a combine in the least time here: the best of
+// tuneTries runs each, in turn. What Open MPI chooses itself depends on the rank count alone.
+func (c *Comparison) tunePeer(ctx context.Context, p *Program, file string) error {
+	const tuneTries, algorithms = 2, 3
+	best, chosen := math.Inf(1), 0
+	for i := range tuneTries * algorithms {
+		opts := c.peer(file)
+		opts.Algorithm = i % algorithms
+		r, err := c.runPeer(ctx, p, opts)
+		if err != nil {
+			return err
+		}
+		times, _, err := r.Best()
+		if err != nil {
+			return err
+		}
+		if us := times[dispatch] + times[combine]; us < best {
+			best, chosen = us, opts.Algorithm
+		}
+	}
+	c.Algorithm = chosen
 	return nil
 }
 
@@ -163,9 +199,7 @@ func (c *Comparison) railbond(ctx context.Context, file string) (Times, error) {
 }
 
 func (c *Comparison) mpi(ctx context.Context, p *Program, file string) (Times, map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Options.RunTimeout)
-	defer cancel()
-	result, err := p.Run(ctx, c.Options.peer(file))
+	result, err := c.runPeer(ctx, p, c.peer(file))
 	if err != nil {
 		return nil, nil, err
 	}

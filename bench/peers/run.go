@@ -25,6 +25,7 @@ type RunOptions struct {
 	Convention string // "seed": one timer around each loop; "barrier": every operation timed, ranks starting together
 	Warmup     int
 	Iters      int
+	Algorithm  int    // of MPI_Alltoallv in Open MPI: 0 = its own choice, 1 = linear, 2 = pairwise
 	Validate   bool   // compare every element with a local recomputation, before and after the timed loops
 	Corrupt    string // tests of validation: damage "recv_x", "recv_count" or "out"
 }
@@ -80,6 +81,9 @@ func sharedMemory(version string) string {
 
 func (p *Program) command(opts RunOptions) []string {
 	command := append([]string{p.Mpirun}, launchArgs(p.Version, opts.Ranks, runtime.NumCPU(), os.Geteuid() == 0)...)
+	if opts.Algorithm != 0 {
+		command = append(command, "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_alltoallv_algorithm", strconv.Itoa(opts.Algorithm))
+	}
 	return append(append(command, p.Path), opts.args()...)
 }
 

@@ -20,9 +20,9 @@ func runShapes() []RunOptions {
 	return []RunOptions{
 		{Ranks: 1, Hidden: 64, Mode: "ll"},
 		{Ranks: 2, Hidden: 100, Mode: "ll", Convention: "seed"},
-		{Ranks: 3, Hidden: 33, Mode: "ll"},
+		{Ranks: 3, Hidden: 33, Mode: "ll", Algorithm: 2},
 		{Ranks: 1, Hidden: 1, Mode: "normal"},
-		{Ranks: 2, Hidden: 7168, Mode: "normal"},
+		{Ranks: 2, Hidden: 7168, Mode: "normal", Algorithm: 1},
 		{Ranks: 3, Hidden: 47, Mode: "normal", Convention: "seed"},
 	}
 }
@@ -235,6 +235,16 @@ func processes(path string) (n int) {
 		}
 	}
 	return n
+}
+
+func TestCommandNamesTheAlgorithm(t *testing.T) {
+	p := &Program{Path: "/x/peer", Mpirun: "/x/mpirun"}
+	if line := strings.Join(p.command(RunOptions{Ranks: 2}), " "); strings.Contains(line, "algorithm") {
+		t.Errorf("%s names an algorithm by itself", line)
+	}
+	if line := strings.Join(p.command(RunOptions{Ranks: 2, Algorithm: 2}), " "); !strings.Contains(line, "alltoallv_algorithm 2 /x/peer --routing") {
+		t.Errorf("%s does not choose pairwise", line)
+	}
 }
 
 func TestLaunchArgs(t *testing.T) {

@@ -176,7 +176,7 @@ static void place_lanes(struct moe *m) {
             int r = e / E, local = e % E;
             if (r == m->rank) {
                 size_t row = block_row(m, local, m->block_pos[(size_t)r * E + local]++);
-                memcpy(row_at(m->recv_x, row, m->row_bytes), row_at(m->x, t, m->row_bytes), m->row_bytes);
+                copy_away(row_at(m->recv_x, row, m->row_bytes), row_at(m->x, t, m->row_bytes), m->row_bytes);
                 m->lane_row[lane] = (uint16_t *)row_at(m->y, row, m->row_bytes);
             } else {
                 size_t row = (size_t)m->sdispl[r] + m->lane_pos[(size_t)r * E + local]++;
@@ -213,7 +213,7 @@ static void unpack_dedup(struct moe *m) {
             const int32_t *head = (const int32_t *)row;
             for (int j = 0; j < head[0]; j++) {
                 int *pos = &m->block_pos[(size_t)r * m->local_experts + head[1 + j]];
-                memcpy(row_at(m->recv_x, block_row(m, head[1 + j], (*pos)++), m->row_bytes), row + m->head_bytes, m->row_bytes);
+                copy_away(row_at(m->recv_x, block_row(m, head[1 + j], (*pos)++), m->row_bytes), row + m->head_bytes, m->row_bytes);
             }
         }
 }
@@ -241,7 +241,10 @@ static void move_blocks(struct moe *m, char *stage, uint16_t *blocks, int to_sta
             if (r == m->rank) continue;
             char *staged = row_at(stage, (size_t)m->rdispl[r] + m->cursor[r], m->row_bytes);
             m->cursor[r] += n;
-            memcpy(to_stage ? staged : block, to_stage ? block : staged, (size_t)n * m->row_bytes);
+            if (to_stage)
+                memcpy(staged, block, (size_t)n * m->row_bytes);
+            else
+                copy_away(block, staged, (size_t)n * m->row_bytes);
         }
 }
 
@@ -341,6 +344,7 @@ void moe_dispatch(struct moe *m, enum variant v) {
         dispatch_normal(m);
     else
         dispatch_low_latency(m, v);
+    copy_away_done();
     m->recv_rows = m->sent_rows = 0;
     for (int r = 0; r < m->ranks; r++) {
         m->recv_rows += rows_of(m, counts_of(m->recv_counts, m, r), v != NORMAL);

@@ -67,6 +67,10 @@ void moe_combine(struct moe *m, enum variant v);
 // bf16_sum stores in out[0..n) the fp32 sum of weight[i]*row[i], rounded once to nearest even.
 void bf16_sum(uint16_t *out, const uint16_t *const *row, const float *weight, int rows, size_t n);
 
+// copy_away is memcpy for rows that are not read soon; copy_away_done orders all of them before what follows.
+void copy_away(void *to, const void *from, size_t bytes);
+void copy_away_done(void);
+
 enum corrupt { CORRUPT_NONE, CORRUPT_RECV_X, CORRUPT_RECV_COUNT, CORRUPT_OUT };
 
 void fill_input(struct moe *m);
