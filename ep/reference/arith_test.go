@@ -127,6 +127,9 @@ func TestFMASpecialValues(t *testing.T) {
 		{0x3f80, nan, 0, nan},
 		{0x7f7f, 2, 0, inf},
 		{0x7f7f, 2, -inf, -inf},
+		// 2^-127 + 2^-150*(1 + 2^-30), just above a midpoint of subnormals, where
+		// the float64 sum loses the last term: 130 * 16519105 = 2^31 + 2.
+		{0x0082, 16519105 * 0x1p-48, 0x1p-127, 0x1p-127 + 0x1p-149},
 		// Only the sum overflows: a product past float32 may come back.
 		{0x7f7f, 2, -0x1.fep127, 0x1.fep127},
 	} {

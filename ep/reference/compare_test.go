@@ -88,6 +88,26 @@ func TestLowLatencyCompareFindsEveryChange(t *testing.T) {
 	}
 }
 
+func TestLowLatencyCompareNamesTheSource(t *testing.T) {
+	want, err := LowLatencyDispatch(tiny(), 0, LowLatencyOptions{Experts: 4, MaxTokens: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := want.Result()
+	for i, source := range []int{0, 0, 0, 1} {
+		got.SrcInfo = func(e, row int) int32 {
+			if e == 0 && row == i {
+				return 99
+			}
+			return want.SrcInfo[e][row]
+		}
+		m := wantMismatch(t, want.Compare(got), "src_info")
+		if m.Row != i || m.SourceRank != source || m.Token != int(want.SrcInfo[0][i]) {
+			t.Errorf("row %d: got %+v, want source rank %d", i, m, source)
+		}
+	}
+}
+
 func TestLowLatencyCompareCounts(t *testing.T) {
 	recv, spoiled := lowLatencyJob(t, LowLatencyOptions{}), lowLatencyJob(t, LowLatencyOptions{})
 	for _, i := range []int{3, 7, 201} {

@@ -155,6 +155,8 @@ func TestWriteOmitsUniformWeights(t *testing.T) {
 	if want := "railbond-routing 1 ranks=1 topk=3 experts=3\n0 0 1 -1\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
+	table.Weights[0][1] *= -1
+	roundTrip(t, table)
 }
 
 func roundTrip(t interface {
