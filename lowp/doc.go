@@ -37,8 +37,8 @@
 //	                                AVX-512            AVX2               Go
 //	WeightedSum, 8 rows in cache    120 GB/s  0.88x    64 GB/s  0.47x     1.4 GB/s  0.01x
 //	WeightedSum, 8 rows of 256 MiB   23 GB/s  1.66x    21 GB/s  1.56x     1.3 GB/s  0.10x
-//	QuantizeRow, amax/448            18 GB/s  0.13x     9 GB/s  0.07x     0.4 GB/s
-//	QuantizeRow, powers of two       17 GB/s  0.12x     9 GB/s  0.07x     0.4 GB/s
+//	QuantizeRow, amax/448            18 GB/s  0.13x     9 GB/s  0.07x     0.6 GB/s
+//	QuantizeRow, powers of two       17 GB/s  0.12x     9 GB/s  0.07x     0.6 GB/s
 //	DequantizeRow (bytes written)    15 GB/s  0.11x     8 GB/s  0.06x     0.9 GB/s
 //
 // The second line is what combine meets: rows in random order from memory, where
