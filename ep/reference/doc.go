@@ -8,7 +8,7 @@
 // and compares a result with it element by element. It is the judge of the
 // engine and of its kernels, so it shares no arithmetic with them: rounding,
 // fp8 casts and fused multiply-adds are written here a second time, from their
-// definitions. Of package lowp it only uses the types that name bits.
+// definitions. Of package lowp it only uses the types that name bits, and Groups.
 //
 // It is for tests and for the check command, which every process of a job can
 // run without talking to another. Inputs are read and never kept or changed;

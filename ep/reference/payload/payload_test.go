@@ -5,6 +5,7 @@ package payload
 
 import (
 	"errors"
+	"hash/fnv"
 	"slices"
 	"testing"
 
@@ -82,6 +83,72 @@ func TestNonFiniteHasThemAll(t *testing.T) {
 		if !IsNonFinite(x[token*512]) {
 			t.Errorf("token %d starts with %#04x", token, x[token*512])
 		}
+	}
+}
+
+// The contents are part of the contract between processes of different builds
+// and architectures.
+func TestGolden(t *testing.T) {
+	for kind, want := range map[Kind]uint64{
+		Anchor: 0xfe8070591e1a8525, Random: 0xbeaa90584b92d6d4,
+		Adversarial: 0xcf33e0d335916a22, NonFinite: 0xb55c7a9d4067fcce,
+	} {
+		h := fnv.New64a()
+		for _, b := range mustMake(t, kind, 42, 5, 16, 300) {
+			h.Write([]byte{byte(b), byte(b >> 8)})
+		}
+		if got := h.Sum64(); got != want {
+			t.Errorf("%s: hash %#x, want %#x", kind, got, want)
+		}
+	}
+}
+
+func TestRandomIsSmall(t *testing.T) {
+	x := mustMake(t, Random, 1, 0, 64, 512)
+	var squares float64
+	for i, b := range x {
+		v := float64(b.Float32())
+		if v <= -0.75 || v >= 0.75 {
+			t.Fatalf("element %d is %g", i, v)
+		}
+		squares += v * v
+	}
+	// Six standard errors of the variance 1/64 and bf16 rounding.
+	if variance := squares / float64(len(x)) * 64; variance < 0.94 || variance > 1.06 {
+		t.Errorf("variance is %g/64", variance)
+	}
+}
+
+// Each group has its own character, which is what makes the scale of a group
+// matter.
+func TestAdversarialGroupsDiffer(t *testing.T) {
+	x := mustMake(t, Adversarial, 1, 0, 64, 512)
+	zeros, lone := 0, 0
+	for lo := 0; lo < len(x); lo += 128 {
+		group := x[lo : lo+128]
+		large := 0
+		for _, b := range group {
+			if b.Float32() > 1e4 || b.Float32() < -1e4 {
+				large++
+			}
+		}
+		if !slices.ContainsFunc(group, func(b lowp.BF16) bool { return b&0x7fff != 0 }) {
+			zeros++
+		}
+		if large == 1 {
+			lone++
+		}
+	}
+	if zeros == 0 || lone == 0 {
+		t.Errorf("%d groups of zeros, %d with one large value", zeros, lone)
+	}
+}
+
+func TestErrorSentence(t *testing.T) {
+	_, err := Make(Random, 0, 0, 1, 0)
+	const want = "payload: hidden is 0, want 1 to 1048576"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
