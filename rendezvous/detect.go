@@ -189,8 +189,10 @@ func fillTorchrun(env *Environment, get lookup) error {
 
 func fillMPI(env *Environment, get lookup) error {
 	uri := get("OMPI_MCA_orte_hnp_uri")
-	id := firstNonEmpty(get("PMIX_NAMESPACE"), get("OMPI_MCA_ess_base_jobid"), beforeSemicolon(uri), get("PMI_ID"), get("SLURM_JOB_ID"))
-	env.Job = joinNonEmpty("mpi", id)
+	id := firstNonEmpty(get("PMIX_NAMESPACE"), get("OMPI_MCA_ess_base_jobid"), beforeSemicolon(uri), get("SLURM_JOB_ID"))
+	if id != "" {
+		env.Job = joinNonEmpty("mpi", id, get("OMPI_MCA_orte_precondition_transports")) // the latter is random per mpirun
+	}
 	env.Ports = portsFromJob(env.Job)
 	hosts, err := slurmHosts(get)
 	// mpirun usually runs on rank 0's host; the first host of the allocation is the better guess.

@@ -22,7 +22,8 @@ type Group interface {
 	LocalSize() int
 	// AllGather exchanges one blob per rank, at most MaxBlob bytes each; the result's
 	// index is the rank. It is collective and matched in call order; what names the
-	// step in errors. Errors:
+	// step in errors. A call whose context is already done still counts as a step: it
+	// contributes and takes what has arrived. Errors:
 	//   - *MissingRanksError: some ranks did not come before ctx's deadline (without
 	//     one, Options.Timeout) or are gone; the result holds the blobs that did arrive,
 	//     nil for the missing. The group stays usable.

@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -17,6 +20,9 @@ import (
 func hold(ctx context.Context, p *plan, hello *msgHello) ([]target, func(context.Context) error, error) {
 	if p.dir != nil {
 		return holdPublished(ctx, p, hello)
+	}
+	if err := p.checkGuess(ctx); err != nil {
+		return nil, nil, err
 	}
 	ln, err := listenFirst(ctx, p, hello)
 	if err != nil {
@@ -91,4 +97,45 @@ func askHolder(ctx context.Context, t target, hello *msgHello) error {
 		return dup
 	}
 	return nil
+}
+
+// checkGuess fails early where rank 0 runs on another host than the launcher's
+// variables let the other ranks expect.
+func (p *plan) checkGuess(ctx context.Context) error {
+	if len(p.guessed) == 0 {
+		return nil
+	}
+	for _, h := range p.guessed {
+		if mayBeLocal(ctx, h) {
+			return nil
+		}
+	}
+	return &VariableError{Name: EnvEndpoint, Want: fmt.Sprintf("host:port of rank 0, or file:/shared/folder: by method %s the others expect rank 0 at %s, which is another host",
+		p.method, strings.Join(p.guessed, ", "))}
+}
+
+// mayBeLocal is false only if host is known to be another host.
+func mayBeLocal(ctx context.Context, host string) bool {
+	if me, err := os.Hostname(); err == nil && (host == me || host == beforeDot(me)) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	found, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return true
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(own, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && slices.ContainsFunc(found, func(f string) bool { return n.IP.Equal(net.ParseIP(f)) })
+	})
+}
+
+func beforeDot(s string) string {
+	head, _, _ := strings.Cut(s, ".")
+	return head
 }

@@ -44,6 +44,7 @@ type plan struct {
 	spawned         bool     // started by Launch; the coordinator lives in the launcher
 	coordinatorRank int      // 0, or -1 when the launcher holds the coordinator
 	targets         []target // where to meet, in order of preference
+	guessed         []string // hosts of rank 0 as a launcher other than torchrun implies them
 	dir             directory
 	timeout, drain  time.Duration
 	log             func(string, ...any)
@@ -182,11 +183,25 @@ func seekOnce(ctx context.Context, p *plan, hello *msgHello, own []target) (net.
 		}
 		targets, h.session = rec.targets(), rec.Session
 	}
-	var last error = errNotTried
+	return firstSeat(ctx, p, &h, targets)
+}
+
+// firstSeat tries targets in order; a host that did not answer in time at one port is
+// not asked at the others.
+func firstSeat(ctx context.Context, p *plan, h *msgHello, targets []target) (net.Conn, *bufio.Reader, error) {
+	last := errNotTried
+	silent := map[string]bool{}
 	for _, t := range targets {
-		conn, r, err := handshake(ctx, t, &h)
+		host, _, _ := net.SplitHostPort(t.addr)
+		if silent[host] {
+			continue
+		}
+		conn, r, err := handshake(ctx, t, h)
 		if err == nil || fatal(err, p) {
 			return conn, r, err
+		}
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
+			silent[host] = true
 		}
 		last = err
 	}

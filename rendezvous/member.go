@@ -100,10 +100,8 @@ func (m *member) call(ctx context.Context, kind stepKind, what string, blob []by
 	ctx, cancel := withTimeout(ctx, m.timeout)
 	defer cancel()
 	name := stepName(kind, what)
-	select {
-	case <-m.turn:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("rendezvous: %s: an earlier step of rank %d is still under way: %w", name, m.rank, ctx.Err())
+	if err := m.takeTurn(ctx, name); err != nil {
+		return nil, err
 	}
 	defer func() { m.turn <- struct{}{} }()
 
@@ -116,6 +114,22 @@ func (m *member) call(ctx context.Context, kind stepKind, what string, blob []by
 		return nil, err
 	}
 	return a.result(m, name, time.Since(start), cause)
+}
+
+// takeTurn waits for this rank's earlier steps. A free turn is taken even if ctx is
+// already done, so that a call's place in the order does not hang on a race.
+func (m *member) takeTurn(ctx context.Context, name string) error {
+	select {
+	case <-m.turn:
+		return nil
+	default:
+	}
+	select {
+	case <-m.turn:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("rendezvous: %s: an earlier step of rank %d is still under way: %w", name, m.rank, ctx.Err())
+	}
 }
 
 // begin numbers the next step and makes the reader collect its answer.

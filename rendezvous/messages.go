@@ -224,7 +224,7 @@ func (m *msgPart) decode(d *decoder) {
 }
 
 // maxReasons bounds an End frame in a large world: beyond it absentees are named without a reason.
-const maxReasons = 1000
+const maxReasons = 500
 
 func (m *msgEnd) encode(e *encoder) {
 	e.u32(m.seq)

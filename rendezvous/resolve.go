@@ -119,6 +119,9 @@ func (p *plan) locate(endpoint string, env Environment) error {
 		return nil
 	case len(env.Hosts) > 0 && len(env.Ports) > 0:
 		p.targets = crossTargets(env.Hosts, env.Ports)
+		if p.method != MethodTorchrun { // MASTER_ADDR is given, and may be a service's address
+			p.guessed = env.Hosts
+		}
 		return nil
 	case p.size == 1 && !p.spawned:
 		return nil
