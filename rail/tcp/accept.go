@@ -45,18 +45,13 @@ func (p *Provider) accept(r *localRail) {
 // greet hears a hello and answers it. Whatever is not a hello is dropped.
 func (p *Provider) greet(r *localRail, sock *net.TCPConn) {
 	_ = sock.SetDeadline(time.Now().Add(handshakeTimeout))
-	b := make([]byte, helloSize)
-	_, err := io.ReadFull(sock, b)
-	var h hello
-	if err == nil {
-		h, err = parseHello(b)
-	}
+	h, from, err := hear(sock)
 	if err != nil {
 		p.log.Warn("not a peer; connection dropped", "rail", r.name, "from", sock.RemoteAddr(), "cause", err)
 		_ = sock.Close()
 		return
 	}
-	l, answer := p.judge(&h)
+	l, answer := p.judge(&h, from)
 	reply := welcome{status: answer, instance: p.instance, nonce: h.nonce}
 	if _, err := sock.Write(reply.encode()); err != nil || l == nil {
 		if answer != statusLater && answer != statusOK {
@@ -69,32 +64,58 @@ func (p *Provider) greet(r *localRail, sock *net.TCPConn) {
 	_ = l.c.adopt(l, sock)
 }
 
+// hear reads a hello and the caller's address.
+func hear(sock io.Reader) (hello, address, error) {
+	b := make([]byte, helloSize)
+	if _, err := io.ReadFull(sock, b); err != nil {
+		return hello{}, address{}, err
+	}
+	h, err := parseHello(b)
+	if err != nil {
+		return hello{}, address{}, err
+	}
+	b = make([]byte, h.addrLen)
+	if _, err := io.ReadFull(sock, b); err != nil {
+		return hello{}, address{}, err
+	}
+	from, err := parseAddress(b)
+	if err == nil && from.instance != h.fromInstance {
+		err = addressError("instance %x in a hello from instance %x", from.instance, h.fromInstance)
+	}
+	return h, from, err
+}
+
 // judge says which link a hello is for, if any, and what to answer.
-func (p *Provider) judge(h *hello) (*link, status) {
-	if h.toInstance != p.instance || int(h.to) != p.opts.Rank {
+func (p *Provider) judge(h *hello, from address) (*link, status) {
+	if h.toInstance != p.instance || int(h.to) != p.opts.Rank || h.from == h.to {
 		return nil, statusStranger
 	}
 	p.mu.Lock()
-	c, closed := p.conns[int(h.from)], p.closed
-	p.mu.Unlock()
-	switch {
-	case h.purpose == purposeAlive && !closed:
-		return nil, statusOK
-	case closed:
+	defer p.mu.Unlock()
+	if p.closed {
 		return nil, statusClosed
-	case c == nil:
+	}
+	if h.purpose == purposeAlive {
+		return nil, statusOK
+	}
+	if h.from < h.to {
+		return nil, statusNoLink // the higher rank dials
+	}
+	c := p.conns[int(h.from)]
+	if c == nil {
+		c = newConn(p, p.opts.Rank, int(h.from), from)
+		p.conns[int(h.from)] = c
+	}
+	switch ended := c.failed.Load() != nil || c.closing.Load(); {
+	case c.remote.instance != h.fromInstance && ended:
 		return nil, statusLater
 	case c.remote.instance != h.fromInstance:
-		if c.failed.Load() != nil {
-			return nil, statusLater
-		}
 		return nil, statusDuplicate
-	case c.failed.Load() != nil || c.closing.Load():
+	case ended:
 		return nil, statusClosed
 	}
-	l := c.link(int(h.rail), int(h.index))
-	if l == nil || c.dials {
-		return nil, statusNoLink
+	if l := c.link(int(h.rail), int(h.index)); l != nil {
+		return l, statusOK
 	}
-	return l, statusOK
+	return nil, statusNoLink
 }

@@ -16,6 +16,7 @@ const (
 	maxRails     = 64
 	maxConns     = 64
 	addressFixed = 24
+	maxAddress   = 4 << 10
 )
 
 // address is what a peer needs to connect. Little endian: magic u32, version u16,

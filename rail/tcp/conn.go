@@ -42,6 +42,7 @@ type conn struct {
 
 	rxStreams [maxStreams]atomic.Pointer[rxStream]
 	failed    atomic.Pointer[failure]
+	claimed   bool // by Connect; guarded by Provider.mu
 	closing   atomic.Bool
 	wasUp     atomic.Bool  // some rail has been up
 	blocked   atomic.Int32 // streams that wait for room

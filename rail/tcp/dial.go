@@ -14,8 +14,7 @@ import (
 	"time"
 )
 
-// retryLater is the pause before a peer that has not called Connect yet is asked
-// again.
+// retryLater is the pause before a peer that asked for patience is asked again.
 const retryLater = 5 * time.Millisecond
 
 // redial tries to bring l up: the dialling side makes a connection, the other
@@ -100,12 +99,12 @@ func (c *conn) introduce(l *link, sock *net.TCPConn) error {
 	}
 	h := hello{
 		purpose: purposeLink, from: uint32(c.self), to: uint32(c.rank), fromInstance: c.p.instance, toInstance: c.remote.instance,
-		rail: uint16(l.rail), index: uint16(l.index), nonce: binary.LittleEndian.Uint64(nonce[:]),
+		rail: uint16(l.rail), index: uint16(l.index), addrLen: uint32(len(c.p.addr)), nonce: binary.LittleEndian.Uint64(nonce[:]),
 	}
 	if !c.dials {
 		h.purpose = purposeAlive
 	}
-	if _, err := sock.Write(h.encode()); err != nil {
+	if _, err := sock.Write(append(h.encode(), c.p.addr...)); err != nil {
 		return err
 	}
 	b := make([]byte, welcomeSize)

@@ -29,14 +29,17 @@ const (
 
 // hello is the first message on every connection, from the dialling side. Little
 // endian: magic u32, version u16, purpose u16, from u32, to u32, from instance
-// u64, to instance u64, rail u16, index u16, padding u32, nonce u64, padding to
-// 60, CRC u32.
+// u64, to instance u64, rail u16, index u16, address length u32, nonce u64,
+// padding to 60, CRC u32. The dialler's address follows, so that it can be
+// accepted by a rank that has not called Connect yet: with ranks that connect one
+// after the other, in any order, some rank would otherwise wait for ever.
 type hello struct {
 	purpose      purpose
 	from, to     uint32 // ranks
 	fromInstance uint64
 	toInstance   uint64
 	rail, index  uint16
+	addrLen      uint32 // bytes that follow
 	nonce        uint64
 }
 
@@ -52,6 +55,7 @@ func (h *hello) encode() []byte {
 	le.PutUint64(b[24:], h.toInstance)
 	le.PutUint16(b[32:], h.rail)
 	le.PutUint16(b[34:], h.index)
+	le.PutUint32(b[36:], h.addrLen)
 	le.PutUint64(b[40:], h.nonce)
 	le.PutUint32(b[helloSize-4:], crc32.Update(0, castagnoli, b[:helloSize-4]))
 	return b
@@ -65,10 +69,13 @@ func parseHello(b []byte) (hello, error) {
 	h := hello{
 		purpose: purpose(le.Uint16(b[6:])), from: le.Uint32(b[8:]), to: le.Uint32(b[12:]),
 		fromInstance: le.Uint64(b[16:]), toInstance: le.Uint64(b[24:]),
-		rail: le.Uint16(b[32:]), index: le.Uint16(b[34:]), nonce: le.Uint64(b[40:]),
+		rail: le.Uint16(b[32:]), index: le.Uint16(b[34:]), addrLen: le.Uint32(b[36:]), nonce: le.Uint64(b[40:]),
 	}
 	if h.purpose != purposeLink && h.purpose != purposeAlive {
 		return hello{}, &rail.FormatError{What: "tcp hello", Reason: fmt.Sprintf("purpose is %d", h.purpose)}
+	}
+	if h.addrLen > maxAddress {
+		return hello{}, &rail.FormatError{What: "tcp hello", Reason: fmt.Sprintf("address of %d bytes, at most %d", h.addrLen, maxAddress)}
 	}
 	return h, nil
 }
@@ -78,7 +85,7 @@ type status uint16
 
 const (
 	statusOK        status = iota + 1
-	statusLater            // this rank has not called Connect yet: ask again
+	statusLater            // an earlier holder of the caller's rank is being replaced: ask again
 	statusDuplicate        // another process holds the caller's rank
 	statusStranger         // the hello was meant for another process or rank
 	statusClosed           // this rank has closed its connection with the caller

@@ -32,11 +32,13 @@ type Provider struct {
 	log      *slog.Logger
 	clock    clock
 
-	wg     sync.WaitGroup
-	slots  chan struct{} // handshakes under way
-	mu     sync.Mutex
-	conns  map[int]*conn
-	closed bool
+	wg    sync.WaitGroup
+	slots chan struct{} // handshakes under way
+	mu    sync.Mutex
+	conns map[int]*conn
+	// retired are conns that lost their rank to another one; Close waits for them.
+	retired []*conn
+	closed  bool
 }
 
 var _ rail.Provider = (*Provider)(nil)
@@ -192,7 +194,7 @@ func (p *Provider) snapshot() []*conn {
 	for _, c := range p.conns {
 		all = append(all, c)
 	}
-	return all
+	return append(all, p.retired...)
 }
 
 // Connect implements rail.Provider: the higher rank dials.
@@ -217,6 +219,7 @@ func (p *Provider) Connect(ctx context.Context, self, peer int, remote []byte) (
 		p.mu.Lock()
 		if p.conns[peer] == c {
 			delete(p.conns, peer)
+			p.retired = append(p.retired, c)
 		}
 		p.mu.Unlock()
 		return nil, err
@@ -224,16 +227,30 @@ func (p *Provider) Connect(ctx context.Context, self, peer int, remote []byte) (
 	return c, nil
 }
 
+// claimRank gives the conn that Connect is to wait for: a new one, or the one
+// that the peer has opened already.
 func (p *Provider) claimRank(self, peer int, a address) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, rail.ErrClosed
 	}
-	if old := p.conns[peer]; old != nil && old.failed.Load() == nil {
+	old := p.conns[peer]
+	switch {
+	case old == nil:
+	case old.claimed && old.failed.Load() == nil:
 		return nil, &RefusedError{Rank: peer, Addr: a.rails[0].String(), Reason: "this rank is connected already"}
+	case old.remote.instance == a.instance && !old.claimed:
+		old.claimed = true
+		return old, nil
+	case !old.claimed:
+		// Another process came first under this rank, but not the one that this
+		// rank was told to expect. When it calls again it hears why.
+		old.fail(&RefusedError{Rank: peer, Addr: old.links[0].remote, Reason: statusDuplicate.String()})
+		p.retired = append(p.retired, old)
 	}
 	c := newConn(p, self, peer, a)
+	c.claimed = true
 	p.conns[peer] = c
 	return c, nil
 }
