@@ -44,6 +44,10 @@ type Comm struct {
 	peers    []*rail.Peer // by rank; nil at this rank
 	masked   []atomic.Bool
 
+	control     *plane
+	barriers    uint64
+	barrierCall call
+
 	mu      sync.Mutex
 	memory  []*Memory
 	closers []func() error
@@ -83,10 +87,10 @@ func Connect(ctx context.Context, group Group, endpoint *rail.Endpoint, opts Opt
 			return nil, fmt.Errorf("ep: connect: the address of rank %d claims to be rank %d", r, got)
 		}
 	}
-	return c, nil
+	return c, c.newControl(ctx)
 }
 
-// Rank is this rank, Size the number of ranks.
+// Rank is this rank.
 func (c *Comm) Rank() int { return c.rank }
 
 // Size is the number of ranks.
