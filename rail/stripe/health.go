@@ -23,9 +23,8 @@ func (o HealthOptions) withDefaults() HealthOptions {
 }
 
 // Health is the state of one rail: up, down until its next probe, or probing. A
-// failed rail is probed before it carries traffic again; the pause doubles with
-// each failure up to Max, and attempts never end, since optics come back after
-// hours. Health is not safe for concurrent use: one owner per rail.
+// failed rail is probed before it carries traffic again; the pause grows up to
+// Max, and attempts never end, since optics come back after hours. Health is not safe for concurrent use: one owner per rail.
 type Health struct {
 	opts    HealthOptions
 	down    bool
@@ -43,20 +42,29 @@ func (h *Health) Up() bool { return !h.down }
 // Probing says whether a probe is under way.
 func (h *Health) Probing() bool { return h.probing }
 
-// Fail takes the rail out of use at time now (nanoseconds). A failure while
-// probing lengthens the pause.
+// steady is how many pauses a rail must have carried traffic for before its next
+// failure counts as the first again.
+const steady = 10
+
+// Fail takes the rail out of use at time now (nanoseconds). The pause doubles
+// when a probe fails and when a rail fails again soon after it was readmitted, so
+// that a flapping rail is trusted more slowly each time. A failure of a rail that
+// is down already changes nothing: late reports do not put its probe off.
 func (h *Health) Fail(now int64) {
 	switch {
-	case h.pause == 0:
+	case h.down && !h.probing:
+		return
+	case h.pause == 0 || !h.down && now-h.next > steady*int64(h.pause):
 		h.pause = h.opts.First
-	case h.probing:
+	default:
 		h.pause = min(2*h.pause, h.opts.Max)
 	}
 	h.down, h.probing = true, false
 	h.next = now + int64(h.pause)
 }
 
-// ProbeDue says whether a probe should be sent now, and when to ask again if not.
+// ProbeDue says whether a probe should be sent now, and when the next one is due.
+// A rail that is up or being probed has none: false and 0.
 func (h *Health) ProbeDue(now int64) (due bool, at int64) {
 	if !h.down || h.probing {
 		return false, 0
@@ -67,12 +75,10 @@ func (h *Health) ProbeDue(now int64) (due bool, at int64) {
 // Probe notes that a probe was sent.
 func (h *Health) Probe() { h.probing = h.down }
 
-// Pass readmits the rail: its probe came back. The pause is halved rather than
-// forgotten, so that a flapping rail is trusted more slowly each time.
+// Pass readmits the rail: its probe came back. It does nothing unless a probe is
+// under way.
 func (h *Health) Pass() {
-	h.down, h.probing = false, false
-	h.pause /= 2
-	if h.pause < h.opts.First {
-		h.pause = 0
+	if h.probing {
+		h.down, h.probing = false, false
 	}
 }

@@ -43,8 +43,12 @@ const (
 	stateLanded  = 2
 
 	stateBits = 2
+	stateMask = 1<<stateBits - 1
 	ownerBits = 16
 	seqShift  = stateBits + ownerBits
+
+	cacheLine = 64
+	maxWindow = 1 << 30 // so that no argument makes NewTracker loop for ever
 
 	// MaxOwner is the largest owner that Claim can record.
 	MaxOwner = 1<<ownerBits - 1
@@ -59,14 +63,16 @@ const (
 type Tracker struct {
 	slots []atomic.Uint64
 	mask  uint64
+	_     [cacheLine]byte // low moves with every landing, the fields above never
 	low   atomic.Uint64
+	_     [cacheLine]byte
 }
 
 // NewTracker makes a tracker that holds operations [Low, Low+window). window is
 // rounded up to a power of two, at least 64.
 func NewTracker(window int) *Tracker {
 	n := 64
-	for n < window {
+	for n < window && n < maxWindow {
 		n *= 2
 	}
 	return &Tracker{slots: make([]atomic.Uint64, n), mask: uint64(n - 1)}
@@ -96,13 +102,15 @@ func (t *Tracker) Claim(seq uint64, owner int) (Verdict, int) {
 			return Beyond, 0
 		}
 		v := slot.Load()
-		if v>>seqShift == seq+1 {
-			switch v & (1<<stateBits - 1) {
-			case stateLanded:
-				return Duplicate, 0
-			case stateClaimed:
-				return Busy, int(v >> stateBits & MaxOwner)
-			}
+		switch holder := v >> seqShift; {
+		case holder > seq+1:
+			// low has moved since it was read: a slot is handed on only when its
+			// operation has landed. Taking it back would undo the newer claim.
+			return Duplicate, 0
+		case holder == seq+1 && v&stateMask == stateLanded:
+			return Duplicate, 0
+		case holder == seq+1 && v&stateMask == stateClaimed:
+			return Busy, int(v >> stateBits & MaxOwner)
 		}
 		if slot.CompareAndSwap(v, slotValue(seq, uint64(owner), stateClaimed)) {
 			return Fresh, owner
