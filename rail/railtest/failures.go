@@ -153,6 +153,10 @@ func checkUseAfterClose(tb testing.TB, h Harness) error {
 		if r.id == 1 {
 			return nil
 		}
+		// Close does not wait for what is under way, such as the barrier's signal.
+		if err := r.flush(1); err != nil {
+			return err
+		}
 		peer, own := r.eps[1].Address(), r.own()
 		if err := r.ep.Close(); err != nil {
 			return fmt.Errorf("close: %w", err)
