@@ -62,8 +62,8 @@ func (r *Region) Close() error {
 // newRegion maps size bytes (rounded up to whole pages), touched now so that no
 // page fault waits on the data path and resident memory is what was announced.
 func newRegion(id uint32, key uint64, size int) (*Region, error) {
-	if size <= 0 {
-		return nil, fmt.Errorf("rail: alloc: size is %d bytes; ask for at least 1", size)
+	if err := checkRoom(size, readMeminfo()); err != nil {
+		return nil, err
 	}
 	page := unix.Getpagesize()
 	size = (size + page - 1) / page * page
@@ -71,7 +71,7 @@ func newRegion(id uint32, key uint64, size int) (*Region, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rail: alloc: memfd_create: %w", err)
 	}
-	if err := unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
+	if err := reserve(fd, size); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("rail: alloc: no room for %d bytes of shared memory: %w; free memory or ask for a smaller shape", size, err)
 	}
@@ -86,6 +86,26 @@ func newRegion(id uint32, key uint64, size int) (*Region, error) {
 		return nil, fmt.Errorf("rail: alloc: mmap of %d bytes: %w", size, err)
 	}
 	return &Region{id: id, key: key, mem: mem, fd: fd}, nil
+}
+
+// reserveStep is how many bytes are reserved by one call. A signal (a profiler
+// sends many) undoes the call that it interrupts, so a call must be short enough
+// to end between two signals.
+const reserveStep = 16 << 20
+
+// reserve takes memory for the first size bytes of a memory file.
+func reserve(fd, size int) error {
+	for off := 0; off < size; {
+		n := min(reserveStep, size-off)
+		switch err := unix.Fallocate(fd, 0, int64(off), int64(n)); err {
+		case nil:
+			off += n
+		case unix.EINTR:
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 // RegionDescSize is the encoded size of a RegionDesc in bytes.
@@ -115,7 +135,7 @@ func ParseRegionDesc(b []byte) (RegionDesc, error) {
 		Key:  binary.LittleEndian.Uint64(b[4:]),
 		Size: binary.LittleEndian.Uint64(b[12:]),
 	}
-	if d.Size == 0 || d.Size > 1<<46 {
+	if d.Size == 0 || d.Size > maxRegion {
 		return RegionDesc{}, &FormatError{What: "region descriptor", Reason: fmt.Sprintf("size is %d bytes", d.Size)}
 	}
 	return d, nil
