@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -50,7 +51,7 @@ type Ratio struct {
 	Max              float64 `json:"max_ratio"`
 	RailbondMedianUs float64 `json:"railbond_median_us"`
 	MPIMedianUs      float64 `json:"mpi_median_us"`
-	MPIVariant       string  `json:"mpi_variant"` // of the last round
+	MPIVariant       string  `json:"mpi_variant"` // the faster one in most rounds
 }
 
 // Comparison is the outcome of Compare.
@@ -80,8 +81,11 @@ func (o *CompareOptions) validate() error {
 	if o.Convention != "seed" && o.Convention != "barrier" {
 		return &UsageError{Option: "Convention", Value: o.Convention, Want: "seed or barrier"}
 	}
-	if o.Railbond == "" {
-		return &UsageError{Option: "Railbond", Value: `""`, Want: "the path of the railbond binary"}
+	if o.Convention == "barrier" && o.Iters < 2 {
+		return &UsageError{Option: "Iters", Value: o.Iters, Want: "2 or more, as the barrier convention drops the first sample"}
+	}
+	if _, err := exec.LookPath(o.Railbond); err != nil {
+		return &ToolError{Tool: "railbond", Reason: fmt.Sprintf("cannot run %q", o.Railbond), Remedy: "build it with `go build ./cmd/railbond` and give its path", Err: err}
 	}
 	return nil
 }
@@ -208,12 +212,18 @@ func (c *Comparison) mpi(ctx context.Context, p *Program, file string) (Times, m
 
 func (c *Comparison) ratio(op string) Ratio {
 	var ratios, railbond, mpi []float64
+	wins := map[string]int{}
+	variant := ""
 	for _, r := range c.Rounds {
 		railbond, mpi = append(railbond, r.RailbondUs[op]), append(mpi, r.MPIUs[op])
 		ratios = append(ratios, r.MPIUs[op]/r.RailbondUs[op])
+		v := r.Variant[op]
+		if wins[v]++; wins[v] > wins[variant] || variant == "" {
+			variant = v
+		}
 	}
 	return Ratio{Operation: op, Median: median(ratios), Min: slices.Min(ratios), Max: slices.Max(ratios),
-		RailbondMedianUs: median(railbond), MPIMedianUs: median(mpi), MPIVariant: c.Rounds[len(c.Rounds)-1].Variant[op]}
+		RailbondMedianUs: median(railbond), MPIMedianUs: median(mpi), MPIVariant: variant}
 }
 
 // median of a non-empty slice, which it leaves as it was.

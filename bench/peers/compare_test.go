@@ -72,10 +72,13 @@ func checkRendering(t *testing.T, c *Comparison) {
 	if err := errors.Join(c.Text(&text), c.Markdown(&page), json.NewEncoder(&data).Encode(c)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| dispatch | 1000.0 |", "| combine | 2000.0 |", "| 3 | 1000.0 |", "2 ranks, 6 tokens per rank", "mpirun"} {
+	for _, want := range []string{"| dispatch | 1000.0 |", "| combine | 2000.0 |", "| 3 | 1000.0 |", "2 ranks, 6 tokens per rank", "    mpirun -q"} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("page lacks %q:\n%s", want, page.String())
 		}
+	}
+	if strings.Contains(page.String(), os.TempDir()) {
+		t.Errorf("page names folders of this machine:\n%s", page.String())
 	}
 	if !strings.Contains(text.String(), "dispatch") || !strings.Contains(data.String(), `"median_ratio":`) {
 		t.Errorf("text %q, JSON %q", text.String(), data.String())
@@ -102,7 +105,7 @@ func TestCompareRefusesOptions(t *testing.T) {
 		"RunTimeout": func(o *CompareOptions) { o.RunTimeout = 0 },
 		"Mode":       func(o *CompareOptions) { o.Mode = "fast" },
 		"Convention": func(o *CompareOptions) { o.Convention = "mine" },
-		"Railbond":   func(o *CompareOptions) { o.Railbond = "" },
+		"Iters":      func(o *CompareOptions) { o.Iters = 1 },
 	} {
 		o := testCompareOptions("railbond")
 		change(&o)
@@ -113,13 +116,26 @@ func TestCompareRefusesOptions(t *testing.T) {
 	}
 }
 
+func TestCompareNeedsRailbond(t *testing.T) {
+	for _, path := range []string{"", filepath.Join(t.TempDir(), "absent")} {
+		var tool *ToolError
+		if _, err := Compare(t.Context(), &Program{}, testCompareOptions(path)); !errors.As(err, &tool) || tool.Tool != "railbond" {
+			t.Errorf("%q: error %v, want *ToolError about railbond", path, err)
+		}
+	}
+}
+
 func TestRatio(t *testing.T) {
 	c := &Comparison{}
-	for _, us := range [][2]float64{{10, 30}, {10, 10}, {20, 40}, {10, 50}} {
-		c.Rounds = append(c.Rounds, Round{RailbondUs: Times{dispatch: us[0]}, MPIUs: Times{dispatch: us[1]}})
+	for i, us := range [][2]float64{{10, 30}, {10, 10}, {20, 40}, {10, 50}, {10, 25}} {
+		variant := map[string]string{dispatch: []string{"flat", "dedup", "dedup", "flat", "dedup"}[i]}
+		c.Rounds = append(c.Rounds, Round{RailbondUs: Times{dispatch: us[0]}, MPIUs: Times{dispatch: us[1]}, Variant: variant})
 	}
-	if got, want := c.ratio(dispatch), (Ratio{Operation: dispatch, Median: 2.5, Min: 1, Max: 5, RailbondMedianUs: 10, MPIMedianUs: 35}); got != want {
+	if got, want := c.ratio(dispatch), (Ratio{Operation: dispatch, Median: 2.5, Min: 1, Max: 5, RailbondMedianUs: 10, MPIMedianUs: 30, MPIVariant: "dedup"}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
+	}
+	if even := median([]float64{4, 1, 2, 9}); even != 3 {
+		t.Errorf("median %v of four, want 3", even)
 	}
 	values := []float64{3, 1, 2}
 	if median(values) != 2 || !slices.Equal(values, []float64{3, 1, 2}) {

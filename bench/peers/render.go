@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -23,6 +24,18 @@ func (c *Comparison) Text(w io.Writer) error {
 	return err
 }
 
+// shownCommand is Command without what differs from one machine and one run to the next: folders.
+func (c *Comparison) shownCommand() string {
+	shown := make([]string, len(c.Command))
+	for i, word := range c.Command {
+		if filepath.IsAbs(word) {
+			word = filepath.Base(word)
+		}
+		shown[i] = word
+	}
+	return strings.Join(shown, " ")
+}
+
 // Markdown writes the result as a page: what was run, the ratios, and every round.
 func (c *Comparison) Markdown(w io.Writer) error {
 	var b bytes.Buffer
@@ -35,7 +48,7 @@ func (c *Comparison) Markdown(w io.Writer) error {
 	if o.Ranks > runtime.NumCPU() {
 		b.WriteString("More ranks than CPUs: both sides share cores, and the scheduler is part of the figures.\n")
 	}
-	fmt.Fprintf(&b, "\n    %s\n    railbond %s\n\n", strings.Join(c.Command, " "), strings.Join(railbondArgs(o, "FILE"), " "))
+	fmt.Fprintf(&b, "\n    %s\n    railbond %s\n\n", c.shownCommand(), strings.Join(railbondArgs(o, "FILE"), " "))
 	b.WriteString("Times are the slowest rank's median in µs. A ratio above 1 means that railbond is faster.\n\n")
 	b.WriteString("| operation | railbond µs | MPI µs | MPI variant | MPI / railbond | min–max |\n|---|---|---|---|---|---|\n")
 	for _, r := range c.Ratios {
