@@ -98,7 +98,7 @@ var faultScripts = map[Kind]string{
 	Error:     "error p=0.01\nerror op=signal every=50 status=WR_FLUSH\nerror op=write every=70 status=RNR_RETRY_EXC",
 	Hang:      "hang rail=1 nth=20\nhang rail=0 every=150",
 	Down:      "down rail=1 at=20us for=5ms\ndown rail=0 src=0 at=8ms for=2ms\ndown rail=0 at=30us for=300us",
-	Up:        "down rail=1 at=20us\nup rail=1 at=3ms",
+	Up:        "down rail=1 at=20us\nup rail=1 at=120us",
 	Pause:     "pause rank=0 at=30us for=4ms",
 }
 

@@ -169,6 +169,7 @@ func (f *Fabric) results() error {
 func (f *Fabric) abandon() {
 	f.ready, f.current = nil, nil
 	for _, n := range f.nodes {
+		n.queued = false
 		if n.next == nil {
 			continue
 		}

@@ -55,13 +55,22 @@ func (n *node) begin(body func(rank int) error) {
 // will be back.
 func (f *Fabric) resume(n *node) bool {
 	f.current, f.active = n, f.now
-	f.mu.Unlock()
-	_, more := n.next()
-	f.mu.Lock()
-	f.current = nil
+	more := f.switchTo(n)
 	if !more {
 		n.next, n.stop, n.yield = nil, nil, nil
 	}
+	return more
+}
+
+// switchTo runs the rank's coroutine without the lock. It has the lock again also
+// when the body ends this goroutine, as testing.T.FailNow does.
+func (f *Fabric) switchTo(n *node) (more bool) {
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		f.current = nil
+	}()
+	_, more = n.next()
 	return more
 }
 
