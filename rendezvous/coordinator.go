@@ -54,15 +54,16 @@ type coordinator struct {
 	ln   net.Listener
 	host string
 
-	mu      sync.Mutex
-	seats   []seat
-	steps   map[uint32]*step
-	oldest  uint32 // steps before it have been answered or given up
-	newest  uint32
-	conns   map[net.Conn]struct{}
-	closing bool
-	idle    chan struct{} // closed when no rank is expected any more
-	wg      sync.WaitGroup
+	mu       sync.Mutex
+	seats    []seat
+	steps    map[uint32]*step
+	oldest   uint32 // steps before it have been answered or given up
+	newest   uint32
+	conns    map[net.Conn]struct{}
+	closing  bool
+	stopping chan struct{} // closed with closing
+	idle     chan struct{} // closed when no rank is expected any more
+	wg       sync.WaitGroup
 }
 
 // startCoordinator serves ln until close; it owns ln.
@@ -73,11 +74,12 @@ func startCoordinator(ln net.Listener, opts coordinatorOptions) *coordinator {
 	host, _ := os.Hostname()
 	c := &coordinator{
 		opts: opts, ln: ln, host: host,
-		seats:  make([]seat, opts.size),
-		steps:  map[uint32]*step{},
-		oldest: 1,
-		conns:  map[net.Conn]struct{}{},
-		idle:   make(chan struct{}),
+		seats:    make([]seat, opts.size),
+		steps:    map[uint32]*step{},
+		oldest:   1,
+		conns:    map[net.Conn]struct{}{},
+		idle:     make(chan struct{}),
+		stopping: make(chan struct{}),
 	}
 	c.steps[0] = newStep(0, stepHosts, "", opts.size)
 	for r := range c.seats {
@@ -95,11 +97,9 @@ func (c *coordinator) accept() {
 	for {
 		conn, err := c.ln.Accept()
 		if err != nil {
-			if c.isClosing() {
+			if !c.acceptAgain(err) {
 				return
 			}
-			c.opts.log("rendezvous: accept: %v", err)
-			time.Sleep(acceptPause)
 			continue
 		}
 		if !c.admit(conn) {
@@ -110,10 +110,20 @@ func (c *coordinator) accept() {
 	}
 }
 
-func (c *coordinator) isClosing() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closing
+// acceptAgain pauses after a failed accept, say for want of descriptors; false at the end.
+func (c *coordinator) acceptAgain(err error) bool {
+	select {
+	case <-c.stopping:
+		return false
+	default:
+		c.opts.log("rendezvous: accept: %v", err)
+	}
+	select {
+	case <-c.stopping:
+		return false
+	case <-time.After(acceptPause):
+		return true
+	}
 }
 
 func (c *coordinator) admit(conn net.Conn) bool {
@@ -162,6 +172,7 @@ func (c *coordinator) readHello(conn net.Conn) (*msgHello, error) {
 	if err := checkPeer(conn); err != nil {
 		return nil, err
 	}
+	limitUnacked(conn)
 	conn.SetReadDeadline(time.Now().Add(helloTimeout))
 	m, err := readMessage(conn, maxHello)
 	if v, ok := err.(*VersionError); ok && v.Magic == wireMagic {
@@ -348,6 +359,7 @@ func (c *coordinator) close(why string) {
 	c.mu.Lock()
 	if !c.closing {
 		c.closing = true
+		close(c.stopping)
 		c.broadcast(marshal(&msgShutdown{why: why}))
 	}
 	for conn := range c.conns {

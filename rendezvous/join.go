@@ -152,6 +152,9 @@ func seek(ctx context.Context, p *plan, hello *msgHello, own []target) (net.Conn
 		if err == nil {
 			return conn, r, nil
 		}
+		if errors.Is(err, syscall.EACCES) {
+			return nil, nil, fmt.Errorf("rendezvous: rank %d may not use %s: %w", p.rank, p.tried(), err)
+		}
 		if fatal(err, p) {
 			return nil, nil, err
 		}
@@ -226,7 +229,7 @@ func fatal(err error, p *plan) bool {
 	case errors.As(err, &job):
 		return alone
 	}
-	return errors.Is(err, syscall.EACCES)
+	return false
 }
 
 // handshake dials a target and asks for this rank's seat.
@@ -238,6 +241,7 @@ func handshake(ctx context.Context, t target, hello *msgHello) (net.Conn, *bufio
 	if err != nil {
 		return nil, nil, err
 	}
+	limitUnacked(conn)
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	r, err := greet(conn, t, hello)
 	if !stop() && err == nil {
@@ -248,11 +252,6 @@ func handshake(ctx context.Context, t target, hello *msgHello) (net.Conn, *bufio
 		return nil, nil, err
 	}
 	return conn, r, nil
-}
-
-// keepAlive makes a host that vanished without a word count as lost after about 25 s.
-func keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
 }
 
 func greet(conn net.Conn, t target, hello *msgHello) (*bufio.Reader, error) {

@@ -38,8 +38,8 @@ type LaunchOptions struct {
 
 // Launch starts a coordinator in this process and Ranks children that find it with
 // Open. Cancelling ctx sends them SIGTERM and, after GracePeriod, SIGKILL. A child that
-// ends leaves the others running. The children are killed when this process dies. The
-// caller must call Wait.
+// ends leaves the others running, and takes with it whatever it started itself in its
+// process group. The children are killed when this process dies. The caller must call Wait.
 func Launch(ctx context.Context, opts LaunchOptions) (*Job, error) {
 	if opts.Ranks < 1 || opts.Ranks > maxRanks {
 		return nil, fmt.Errorf("rendezvous: launch of %d ranks: want 1 to %d", opts.Ranks, maxRanks)

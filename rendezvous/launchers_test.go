@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -122,4 +123,23 @@ func TestTorchrunOneHost(t *testing.T) {
 		t.Errorf("ranks of one host met over %s", n)
 	}
 	exchangeAndClose(t, groups)
+}
+
+// TestRankZeroDies runs real processes whose coordinator is in rank 0, which is killed.
+func TestRankZeroDies(t *testing.T) {
+	out := newOutputs()
+	script := "unset RAILBOND_LAUNCHER_PID; RAILBOND_RENDEZVOUS=" + freePorts(t, 1)[0] + " exec " + os.Args[0]
+	j, err := Launch(testContext(t), LaunchOptions{Ranks: 3, Argv: []string{"/bin/sh", "-c", script},
+		Env: []string{helperEnv + "=die0"}, Stdout: out.writer, Stderr: out.writer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Wait(); err == nil || j.States()[0].Signal != syscall.SIGKILL {
+		t.Fatalf("rank 0 was not killed: %v", err)
+	}
+	for _, r := range []int{1, 2} {
+		if s := out.text(r); !strings.Contains(s, "lost [0] typed true") || !strings.Contains(s, "in rank 0") {
+			t.Errorf("rank %d wrote %q", r, s)
+		}
+	}
 }

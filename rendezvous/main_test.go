@@ -5,6 +5,7 @@ package rendezvous
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 var helpers = map[string]func(Group) error{
 	"exchange": helperExchange,
 	"die":      helperDie,
+	"die0":     helperDieZero,
 	"sleep":    helperSleep,
 	"orphan":   helperOrphan,
 }
@@ -82,6 +84,22 @@ func helperDie(g Group) error {
 	}
 	got, err := g.AllGather(ctx, "after", []byte{1})
 	fmt.Printf("RANK %d lost %v missing %v err %v\n", g.Rank(), g.Lost(), got[1] == nil, err)
+	return nil
+}
+
+// helperDieZero lets rank 0, which holds the coordinator, kill itself.
+func helperDieZero(g Group) error {
+	ctx := context.Background()
+	if err := g.Barrier(ctx, "start"); err != nil {
+		return err
+	}
+	if g.Rank() == 0 {
+		p, _ := os.FindProcess(os.Getpid())
+		p.Kill()
+		select {}
+	}
+	_, err := g.AllGather(ctx, "after", []byte{1})
+	fmt.Printf("RANK %d lost %v typed %v err %v\n", g.Rank(), g.Lost(), errors.As(err, new(*CoordinatorLostError)), err)
 	return nil
 }
 

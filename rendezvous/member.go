@@ -145,10 +145,18 @@ func (m *member) begin(kind stepKind) *answer {
 	return a
 }
 
+// write sends one frame, at the latest cutGrace after ctx's deadline. A failure may leave
+// half a frame behind, so it ends the connection.
 func (m *member) write(ctx context.Context, msg message) error {
-	deadline, _ := ctx.Deadline()
-	m.conn.SetWriteDeadline(deadline.Add(cutGrace))
+	limit := time.Now()
+	if deadline, ok := ctx.Deadline(); ok && deadline.After(limit) {
+		limit = deadline
+	}
+	m.conn.SetWriteDeadline(limit.Add(cutGrace))
 	_, err := m.conn.Write(marshal(msg))
+	if err != nil {
+		m.conn.Close()
+	}
 	return err
 }
 
@@ -162,8 +170,7 @@ func (m *member) await(ctx context.Context, name string, a *answer) (cause, err 
 		return nil, m.coordinatorLost(name, nil)
 	case <-ctx.Done():
 	}
-	m.conn.SetWriteDeadline(time.Now().Add(cutGrace))
-	if _, err := m.conn.Write(marshal(&msgCut{seq: a.seq})); err != nil {
+	if err := m.write(ctx, &msgCut{seq: a.seq}); err != nil {
 		return nil, m.coordinatorLost(name, err)
 	}
 	grace := time.NewTimer(cutGrace)
@@ -187,7 +194,7 @@ func (m *member) coordinatorLost(what string, symptom error) error {
 		cause = m.downErr
 	}
 	if m.closing {
-		cause = net.ErrClosed
+		return fmt.Errorf("rendezvous: %s: rank %d has closed its group: %w", what, m.rank, net.ErrClosed)
 	}
 	return &CoordinatorLostError{What: what, Where: m.centre(), Cause: cause}
 }
@@ -242,7 +249,9 @@ func (m *member) onMessage(msg message) error {
 	defer m.mu.Unlock()
 	switch msg := msg.(type) {
 	case *msgLost:
-		m.lost[msg.rank] = msg.why
+		if msg.rank < m.size {
+			m.lost[msg.rank] = msg.why
+		}
 	case *msgShutdown:
 		return &shutdownError{why: msg.why}
 	case *msgPart:

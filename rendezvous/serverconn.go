@@ -9,8 +9,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // serverConn is the coordinator's end of a seated rank. Frames are queued and
@@ -49,6 +47,7 @@ func (sc *serverConn) finish() {
 	sc.mu.Lock()
 	sc.done = true
 	sc.mu.Unlock()
+	sc.limitWrite(true)
 	sc.poke()
 }
 
@@ -73,6 +72,15 @@ func (sc *serverConn) take() (net.Buffers, bool) {
 	return q, sc.done
 }
 
+// limitWrite bounds the next write, or the one under way, more tightly at the end.
+func (sc *serverConn) limitWrite(last bool) {
+	limit := flushTimeout
+	if last {
+		limit = byeGrace
+	}
+	sc.conn.SetWriteDeadline(time.Now().Add(limit))
+}
+
 func (sc *serverConn) writeLoop() {
 	defer close(sc.exited)
 	defer sc.conn.Close()
@@ -85,7 +93,7 @@ func (sc *serverConn) writeLoop() {
 				}
 				break
 			}
-			sc.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
+			sc.limitWrite(done)
 			if _, err := bufs.WriteTo(sc.conn); err != nil {
 				return // the reader sees the closed connection and reports the loss
 			}
@@ -115,47 +123,4 @@ func (c *coordinator) readLoop(sc *serverConn) error {
 			return err
 		}
 	}
-}
-
-// checkPeer refuses other users on a Unix socket: abstract names carry no permissions.
-func checkPeer(conn net.Conn) error {
-	uc, ok := conn.(*net.UnixConn)
-	if !ok {
-		return nil
-	}
-	uid, err := peerUID(uc)
-	if err != nil {
-		return fmt.Errorf("peer credentials: %w", err)
-	}
-	if me := uint32(unix.Geteuid()); uid != me && uid != 0 {
-		return fmt.Errorf("peer runs as uid %d, this job as uid %d", uid, me)
-	}
-	return nil
-}
-
-func peerUID(uc *net.UnixConn) (uint32, error) {
-	raw, err := uc.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	err = raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err != nil {
-		return 0, err
-	}
-	if credErr != nil {
-		return 0, credErr
-	}
-	return cred.Uid, nil
-}
-
-// remoteName names a connection's far end; a Unix client has no address, so its pid must do.
-func remoteName(conn net.Conn) string {
-	if uc, ok := conn.(*net.UnixConn); ok {
-		return "unix " + uc.LocalAddr().String()
-	}
-	return conn.RemoteAddr().String()
 }

@@ -162,29 +162,6 @@ func TestDrainHasAnEnd(t *testing.T) {
 	}
 }
 
-func TestCoordinatorDies(t *testing.T) {
-	groups := star(t, 3, func(o *Options) { o.Drain = 50 * time.Millisecond })
-	c := groups[0].(*member).coord
-	c.mu.Lock()
-	c.closing = true // as a killed process: no shutdown frame, connections cut
-	for conn := range c.conns {
-		conn.Close()
-	}
-	c.mu.Unlock()
-	onAll(groups[1:], func(g Group) {
-		_, err := g.AllGather(t.Context(), "after", nil)
-		if !errors.As(err, new(*CoordinatorLostError)) || !strings.Contains(err.Error(), "in rank 0") {
-			t.Errorf("rank %d: %v", g.Rank(), err)
-		}
-		if lost := g.Lost(); !slices.Equal(lost, []int{0}) {
-			t.Errorf("rank %d: lost %v", g.Rank(), lost)
-		}
-	})
-	if err := groups[0].Close(); err == nil { // its coordinator has seen no Bye
-		t.Error("the connections were not cut")
-	}
-}
-
 func TestDuplicateRank(t *testing.T) {
 	groups := star(t, 2, nil)
 	addr := groups[1].(*member).conn.RemoteAddr().String()
