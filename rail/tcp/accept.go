@@ -107,8 +107,8 @@ func (p *Provider) judge(h *hello, from address) (*link, status) {
 		p.conns[int(h.from)] = c
 	}
 	switch ended := c.failed.Load() != nil || c.closing.Load(); {
-	case c.remote.instance != h.fromInstance && ended:
-		return nil, statusLater
+	case c.remote.instance != h.fromInstance && (ended || !c.claimed):
+		return nil, statusLater // Connect decides who holds the rank
 	case c.remote.instance != h.fromInstance:
 		return nil, statusDuplicate
 	case ended:

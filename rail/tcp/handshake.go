@@ -85,7 +85,7 @@ type status uint16
 
 const (
 	statusOK        status = iota + 1
-	statusLater            // an earlier holder of the caller's rank is being replaced: ask again
+	statusLater            // who holds the caller's rank is not settled: ask again
 	statusDuplicate        // another process holds the caller's rank
 	statusStranger         // the hello was meant for another process or rank
 	statusClosed           // this rank has closed its connection with the caller
