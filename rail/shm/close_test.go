@@ -10,6 +10,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/railbond/railbond/rail"
 )
@@ -53,6 +56,42 @@ func TestCloseUnderCalls(t *testing.T) {
 		t.Error("the peer's region is still mapped")
 	}
 	wg.Wait()
+}
+
+// TestCloseWaitsForCall holds a stream as a call that runs does: Close must not
+// end, and the mapping must stay, until the call has ended.
+func TestCloseWaitsForCall(t *testing.T) {
+	s := newPair(t, Options{}, 4096)[0]
+	st := s.stream.(*stream)
+	mapped := s.remote.Mapped
+	st.mu.Lock()
+	done := make(chan struct{})
+	go func() {
+		st.c.Close()
+		close(done)
+	}()
+	<-st.c.over
+	select {
+	case <-done:
+		t.Error("Close ended while a call was running")
+	case <-time.After(50 * time.Millisecond):
+		mapped[0] = 1 // a fault if Close has unmapped it
+	}
+	st.mu.Unlock()
+	<-done
+}
+
+// TestCancelledImport: an answer that comes as its request is given up is closed.
+func TestCancelledImport(t *testing.T) {
+	var log journal
+	_, _, c := joinRogue(t, &log)
+	fd := memfile(t, 4096, 0)
+	answer := make(chan given, 1)
+	answer <- given{verdict: verdictGood, fd: fd}
+	c.(*conn).cancel(1, answer)
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("the file is still open: %v", err)
+	}
 }
 
 // TestGoodbye: after the peer has closed in good order, only what needs something

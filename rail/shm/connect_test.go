@@ -246,7 +246,9 @@ func TestOtherUser(t *testing.T) {
 	for _, shifted := range []int{0, 1} {
 		var log journal
 		pair := [2]*side{newSide(t, Options{Rank: 0, Log: log.logger()}, 4096), newSide(t, Options{Rank: 1}, 4096)}
+		pair[shifted].prov.mu.Lock()
 		pair[shifted].prov.uid++
+		pair[shifted].prov.mu.Unlock()
 		_, err := pair[1].prov.Connect(within20s(t), 1, 0, pair[0].prov.Address())
 		var ce *ConnectError
 		if !errors.As(err, &ce) || ce.Rank != 0 || !strings.Contains(err.Error(), "runs as another user") {

@@ -85,6 +85,8 @@ func TestKilledPeer(t *testing.T) {
 	}
 	_, err = s.peer.Import(within20s(t), c.card.Desc)
 	wantGone(t, err, 1, c.cmd.Process.Pid, ErrEnded)
+	_, err = s.peer.Stream(rail.StreamOptions{})
+	wantGone(t, err, 1, c.cmd.Process.Pid, ErrEnded)
 	s.remote.Mapped[0] = 1 // the mapping outlives the process: no bus error
 	nothingLeft(t, s, socket)
 }
