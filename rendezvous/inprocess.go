@@ -5,6 +5,7 @@ package rendezvous
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync/atomic"
 )
@@ -25,6 +26,9 @@ type inProcess struct {
 // whose ranks are goroutines. Element r of the result is rank r. They exchange through a
 // real coordinator. Each must be closed, in any order; the last Close ends the coordinator.
 func InProcess(ctx context.Context, size int) ([]Group, error) {
+	if size < 1 || size > maxRanks {
+		return nil, fmt.Errorf("rendezvous: %d ranks in one process: want 1 to %d", size, maxRanks)
+	}
 	name := "@railbond-" + randomName()
 	ln, err := net.Listen("unix", name)
 	if err != nil {

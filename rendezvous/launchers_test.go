@@ -134,6 +134,11 @@ func TestRankZeroDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	out.awaitText(t, 1, "READY")
+	out.awaitText(t, 2, "READY")
+	if err := j.Signal(0, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
 	if err := j.Wait(); err == nil || j.States()[0].Signal != syscall.SIGKILL {
 		t.Fatalf("rank 0 was not killed: %v", err)
 	}
