@@ -23,6 +23,7 @@ func newRoot() (*cobra.Command, error) {
 		Version: cli.ReadBuild().Version,
 	}
 	root.AddCommand(
+		newEP(),
 		newVersion(),
 	)
 	root.SetHelpCommand(newHelp())
