@@ -40,6 +40,30 @@ func checkTimeout(tb testing.TB, h Harness) error {
 	})
 }
 
+// checkFlushTimeout: a Flush whose deadline has passed says so or has nothing to
+// wait for, and the stream goes on.
+func checkFlushTimeout(tb testing.TB, h Harness) error {
+	const size = 1 << 20
+	return inWorld(tb, h, 2, size, func(r *rank) error {
+		if r.id == 1 {
+			return errors.Join(r.barrier(), verify("after a flush that timed out", r.mem[:size], 21))
+		}
+		fill(r.mem[:size], 21)
+		if err := r.streams[1].Write(r.remote[1], 0, r.mem[:size]); err != nil {
+			return err
+		}
+		err := r.streams[1].Flush(r.ep.Now() - 1)
+		var te *rail.TimeoutError
+		if err != nil && !errors.As(err, &te) {
+			return fmt.Errorf("flush whose deadline has passed: error is %v, want none or a *rail.TimeoutError", err)
+		}
+		if te != nil && te.Rank != 1 {
+			return fmt.Errorf("flush whose deadline has passed: the error names rank %d, want 1", te.Rank)
+		}
+		return errors.Join(r.flush(1), r.barrier())
+	})
+}
+
 func wantTimeout(err error, peer, off int, expected, seen uint64) error {
 	var te *rail.TimeoutError
 	if !errors.As(err, &te) {

@@ -46,6 +46,10 @@ const (
 	connectRendezvous fault = "connect waits for the peer's connect"
 	sharedOrder       fault = "streams wait for each other"
 	wrongName         fault = "goes by another name"
+	mixesStreams      fault = "keeps state of one stream for all"
+	cutsLarge         fault = "cuts large writes short"
+	flushFatal        fault = "gives up after a flush timeout"
+	signedValues      fault = "takes values as signed"
 	closedRegion      fault = "panics on a region that is gone"
 )
 
@@ -60,10 +64,14 @@ type hub struct {
 
 func fakeHarness(tb testing.TB, f fault) Harness {
 	h := &hub{fault: f, stop: make(chan struct{})}
+	timeout := 300 * time.Millisecond
+	if f == faultNone {
+		timeout = 20 * time.Second // only waits that never end get there
+	}
 	tb.Cleanup(func() { close(h.stop) })
 	return Harness{
 		Name:    "fake",
-		Timeout: 300 * time.Millisecond,
+		Timeout: timeout,
 		Rounds:  60,
 		New: func(_ testing.TB, n int) []rail.Provider {
 			h.provs, h.joins = nil, make(map[[2]int]bool)
@@ -86,6 +94,7 @@ type fake struct {
 	tx, ops atomic.Uint64
 	rx      atomic.Uint64
 	writes  int
+	pending []byte
 	last    bool
 }
 
@@ -264,6 +273,17 @@ func (s *fakeStream) Write(dst *rail.Remote, off int, src []byte) error {
 	}
 	s.tx.Add(uint64(len(src)))
 	s.peer.rx.Add(uint64(len(src)))
+	if s.is(cutsLarge) {
+		src = src[:min(len(src), 16<<20)]
+	}
+	if s.is(mixesStreams) {
+		s.fake.pending = src
+		s.hub.mu.Unlock()
+		time.Sleep(100 * time.Microsecond)
+		s.hub.mu.Lock()
+		s.copy(dst.Desc, off, s.fake.pending)
+		return nil
+	}
 	if s.is(signalFirst) || s.is(flushEarly) {
 		src = bytes.Clone(src)
 		s.late.Go(func() {
@@ -316,6 +336,7 @@ func (s *fakeStream) Signal(dst *rail.Remote, off int, value uint64) error {
 	mem := s.target(dst.Desc)
 	switch {
 	case mem == nil || off < 0 || off > len(mem)-rail.WordSize:
+	case s.is(signedValues) && value > 1<<63:
 	case s.is(lowerSignal):
 		binary.NativeEndian.PutUint64(mem[off:], value)
 	case s.is(sharedOrder) && off == wordOff(firstWord+3) && rail.LoadWord(mem, wordOff(firstWord)) < value:
@@ -347,7 +368,10 @@ func (s *fakeStream) Read(dst []byte, src *rail.Remote, off int) error {
 	return nil
 }
 
-func (s *fakeStream) Flush(rail.Time) error {
+func (s *fakeStream) Flush(deadline rail.Time) error {
+	if s.is(flushFatal) && deadline < rail.Monotonic() {
+		return &rail.PeerError{Call: "flush", Rank: s.peer.rank}
+	}
 	if err := s.closed(); err != nil {
 		return err
 	}

@@ -33,6 +33,8 @@ type Harness struct {
 	Timeout time.Duration
 	// Rounds scales the checks that repeat; default 200.
 	Rounds int
+
+	ownRun bool // Run is the harness's own
 }
 
 func (h Harness) withDefaults() Harness {
@@ -42,7 +44,8 @@ func (h Harness) withDefaults() Harness {
 	if h.Rounds <= 0 {
 		h.Rounds = 200
 	}
-	if h.Run == nil {
+	h.ownRun = h.Run != nil
+	if !h.ownRun {
 		h.Run = h.goroutines
 	}
 	return h

@@ -106,7 +106,7 @@ func (r *rank) manyReceive(k uint64, slot, slots int) error {
 
 // checkMonotone: a lower value after a higher one and a repeat change nothing.
 func checkMonotone(tb testing.TB, h Harness) error {
-	values := []uint64{5, 3, 5, 1, 5, 0, 1 << 40, 7, 1<<40 + 1, 1 << 33}
+	values := []uint64{5, 3, 5, 1, 5, 0, 1 << 40, 7, 1<<40 + 1, 1 << 33, 1<<63 + 1, 1 << 62}
 	return inWorld(tb, h, 2, 64, func(r *rank) error {
 		var top uint64
 		for i, v := range values {

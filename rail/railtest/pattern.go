@@ -4,6 +4,7 @@
 package railtest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
@@ -28,6 +29,33 @@ func verify(what string, b []byte, seed uint64) error {
 			if b[j] != v[j-i] {
 				return fmt.Errorf("%s: byte %d of %d is %#02x, want %#02x", what, j, len(b), b[j], v[j-i])
 			}
+		}
+	}
+	return nil
+}
+
+// largeBlock is the length of the pieces of which fillLarge makes a pattern.
+const largeBlock = 64 << 10
+
+// fillLarge is a pattern that is cheap to make and check: one block again and
+// again, each with its number in front.
+func fillLarge(b []byte, seed uint64) {
+	block := make([]byte, largeBlock)
+	fill(block, seed)
+	for i := 0; i < len(b); i += largeBlock {
+		binary.LittleEndian.PutUint64(block, mix(seed, uint64(i)))
+		copy(b[i:], block)
+	}
+}
+
+func verifyLarge(b []byte, seed uint64) error {
+	block := make([]byte, largeBlock)
+	fill(block, seed)
+	for i := 0; i < len(b); i += largeBlock {
+		binary.LittleEndian.PutUint64(block, mix(seed, uint64(i)))
+		piece := b[i:min(i+largeBlock, len(b))]
+		if !bytes.Equal(piece, block[:len(piece)]) {
+			return differ(fmt.Sprintf("block at %d of %d", i, len(b)), piece, block[:len(piece)])
 		}
 	}
 	return nil

@@ -51,6 +51,10 @@ func TestSuiteFindsFaults(t *testing.T) {
 		{connectRendezvous, []string{"ConnectRing"}},
 		{sharedOrder, []string{"Streams"}},
 		{wrongName, []string{"Connect", "ConnectRing", "OneRank", "Stats"}},
+		{mixesStreams, []string{"ConcurrentStreams"}},
+		{cutsLarge, []string{"LargeWrite"}},
+		{flushFatal, []string{"FlushTimeout"}},
+		{signedValues, []string{"SignalMonotone"}},
 		{closedRegion, []string{"RegionClosed"}},
 	}
 	seen := make(map[string]bool)
@@ -108,8 +112,8 @@ func TestRunnerWatchesRanks(t *testing.T) {
 // TestSkips: what a harness cannot do is skipped, not passed.
 func TestSkips(t *testing.T) {
 	h := fakeHarness(t, faultNone)
-	h.Kill, h.AllowAllocs = nil, true
-	for _, name := range []string{"PeerKilled", "Allocs"} {
+	h.Kill, h.AllowAllocs, h.Run = nil, true, h.withDefaults().Run
+	for _, name := range []string{"PeerKilled", "Allocs", "ConcurrentStreams"} {
 		if err := runNamed(t, h, name); !errors.Is(err, errSkip) {
 			t.Errorf("%s: error is %v, want it skipped", name, err)
 		}

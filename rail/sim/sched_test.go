@@ -225,3 +225,38 @@ func TestOptionsAreChecked(t *testing.T) {
 		t.Error("rank 1 of 1 exists")
 	}
 }
+
+// TestRunStartsAPausedRankLate: a rank that stands still when a run begins takes
+// its first turn when it wakes.
+func TestRunStartsAPausedRankLate(t *testing.T) {
+	f := newFabric(t, Options{Ranks: 2})
+	f.mu.Lock()
+	f.pause(f.nodes[1], f.now+5e6)
+	f.mu.Unlock()
+	var started time.Duration
+	err := f.Run(func(rank int) error {
+		if rank == 1 {
+			started = f.Now()
+		}
+		return f.Group(rank).Barrier(context.Background(), "meet")
+	})
+	if err != nil || started < 5*time.Millisecond {
+		t.Errorf("rank 1 started at %v with error %v, want after its pause and none", started, err)
+	}
+}
+
+// TestDeadlockNamesEveryWait: whatever a rank waits for can be said.
+func TestDeadlockNamesEveryWait(t *testing.T) {
+	f := newFabric(t, Options{Ranks: 2})
+	s := newStream(newConn(f.nodes[0], f.nodes[1]), rail.StreamOptions{})
+	for want, c := range map[string]condition{
+		"room in its window to rank 1": &s.room,
+		"0 operations to land":         &s.flushing,
+		"time to pass":                 moment{},
+		"rank 1 to answer connect":     &request{conn: s.conn, name: "connect"},
+	} {
+		if !strings.Contains(c.String(), want) {
+			t.Errorf("%T says %q, want %q", c, c.String(), want)
+		}
+	}
+}

@@ -26,6 +26,9 @@ func (s *stream) post(call string, o op) error {
 			return s.timeout(call, start, 0, s.low+1, s.low)
 		}
 	}
+	if s.end-s.low == uint64(len(s.ops)) {
+		s.grow()
+	}
 	seq := s.end
 	*s.slot(seq) = o
 	s.end++
@@ -34,6 +37,15 @@ func (s *stream) post(call string, o op) error {
 	s.dispatch(seq, -1)
 	s.conn.watch()
 	return nil
+}
+
+// grow doubles the ring. There are many streams, and few of them fill a window.
+func (s *stream) grow() {
+	old := *s
+	s.ops = make([]op, 2*len(s.ops))
+	for seq := s.low; seq < s.end; seq++ {
+		*s.slot(seq) = *old.slot(seq)
+	}
 }
 
 // dispatch posts an operation on a rail that is up, or leaves it until one is.

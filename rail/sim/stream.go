@@ -11,6 +11,7 @@ import (
 
 const (
 	window      = 1024     // operations under way on one stream
+	firstSlots  = 32       // of a stream's ring, which doubles up to window
 	windowBytes = 8 << 20  // bytes under way on one stream
 	chunk       = 64 << 10 // bytes of the pieces into which writes are cut
 )
@@ -54,12 +55,12 @@ var _ rail.Stream = (*stream)(nil)
 func newStream(c *conn, opts rail.StreamOptions) *stream {
 	f := c.local.fabric
 	f.streams++
-	s := &stream{conn: c, id: f.streams, opts: opts, ops: make([]op, window)}
+	s := &stream{conn: c, id: f.streams, opts: opts, ops: make([]op, firstSlots)}
 	s.room.s, s.flushing.s, s.waitWords.s = s, s, s
 	return s
 }
 
-func (s *stream) slot(seq uint64) *op { return &s.ops[seq%window] }
+func (s *stream) slot(seq uint64) *op { return &s.ops[seq&uint64(len(s.ops)-1)] }
 
 func (s *stream) usable(call string) error {
 	if err := s.conn.usable(call); err != nil {
