@@ -169,6 +169,19 @@ func (c *conn) fail(err error) {
 	c.notify()
 }
 
+// quiesce waits until the goroutines of a failed connection have let go of the
+// memory that they were given; their sockets are closed already.
+func (c *conn) quiesce() {
+	for end := c.p.Now().Add(linger); c.p.Now() < end; time.Sleep(100 * time.Microsecond) {
+		c.mu.Lock()
+		n := len(c.wires)
+		c.mu.Unlock()
+		if n == 0 {
+			return
+		}
+	}
+}
+
 func (c *conn) notify() {
 	select {
 	case c.changed <- struct{}{}:

@@ -268,6 +268,9 @@ func (s *stream) push() {
 // Flush implements rail.Stream.
 func (s *stream) Flush(deadline rail.Time) error {
 	err := s.await("flush", deadline, (*stream).drained)
+	if s.c.failed.Load() != nil {
+		s.c.quiesce() // so that no late answer lands in the destination of a read
+	}
 	if err == nil && s != s.c.control && s.refused.Swap(false) {
 		return s.c.peerError("", &AccessError{Rank: s.c.rank, Call: "read", Reason: "the region was closed while it was read"}, "")
 	}

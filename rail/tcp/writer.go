@@ -11,9 +11,6 @@ import (
 const (
 	batchFrames = 64
 	batchBytes  = 512 << 10
-	// inlineBytes is the payload that is copied beside its header, so that small
-	// frames make one segment of a gathered write instead of two.
-	inlineBytes = 512
 )
 
 // reply is a read to be answered.
@@ -265,9 +262,6 @@ func (w *wire) farewell() {
 	w.mu.Unlock()
 	w.kick()
 }
-
-// awaitWriter waits a moment for the writer's end.
-func (w *wire) awaitWriter(d time.Duration) { awaitDone(w.writerDone, d) }
 
 func awaitDone(done <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
