@@ -261,3 +261,83 @@ func TestLaunchRefusals(t *testing.T) {
 		t.Error("a rank that does not exist was signalled")
 	}
 }
+
+func TestGraceEndsInKill(t *testing.T) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
+	out := newOutputs()
+	j, err := Launch(ctx, LaunchOptions{Ranks: 1, Env: []string{helperEnv + "=stubborn"},
+		Stdout: out.writer, Stderr: out.writer, GracePeriod: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.awaitText(t, 0, "UP 0")
+	cancel()
+	if err := j.Wait(); !errors.Is(err, context.Canceled) || j.States()[0].Signal != syscall.SIGKILL {
+		t.Errorf("got %v", err)
+	}
+	select {
+	case <-j.Done():
+	default:
+		t.Error("Done is open after Wait")
+	}
+}
+
+func TestKillEndsAll(t *testing.T) {
+	j, out := launchHelper(t, testContext(t), "sleep", 3)
+	out.awaitText(t, 2, "UP 2")
+	if s := j.States()[2]; s.Exited || s.OK() || !strings.Contains(s.String(), "is running") {
+		t.Errorf("state %v", s)
+	}
+	j.Kill()
+	var job *JobError
+	if err := j.Wait(); !errors.As(err, &job) || len(job.Failed) != 3 || job.Cause != nil {
+		t.Errorf("got %v", err)
+	}
+	j.Kill() // after the end: nobody is left to be hit
+}
+
+// TestRankEnvironment checks what a child sees, and that its own settings come before
+// what the launcher inherited.
+func TestRankEnvironment(t *testing.T) {
+	t.Setenv(EnvRank, "99")
+	t.Setenv("RANK", "98")
+	out := newOutputs()
+	j, err := Launch(testContext(t), LaunchOptions{Ranks: 2, Stdout: out.writer, Env: []string{"EXTRA=e"},
+		Argv: []string{"/bin/sh", "-c", "echo $RAILBOND_RANK/$RAILBOND_WORLD_SIZE $RAILBOND_LOCAL_RANK/$RAILBOND_LOCAL_SIZE $EXTRA $RAILBOND_LAUNCHER_PID $RAILBOND_RENDEZVOUS"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for r := range 2 {
+		want := fmt.Sprintf("%d/2 %d/2 e %d unix:@railbond-", r, r, os.Getpid())
+		if !strings.HasPrefix(out.text(r), want) {
+			t.Errorf("rank %d wrote %q, want %q...", r, out.text(r), want)
+		}
+	}
+}
+
+// TestStrangerOfAnotherUser lets a process of another user knock at the launcher's socket.
+func TestStrangerOfAnotherUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("another user's process needs root to start it")
+	}
+	var book logBook
+	name := "@railbond-" + randomName()
+	ln, err := listen(t.Context(), target{"unix", name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := startCoordinator(ln, coordinatorOptions{size: 2, job: "j", log: book.log})
+	defer c.close("end of test")
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{helperEnv + "=knock", EnvRank + "=1", EnvWorldSize + "=2", EnvJob + "=j", EnvEndpoint + "=unix:" + name, EnvLauncherPID + "=1"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, _ := cmd.CombinedOutput() // it must fail
+	if !strings.Contains(string(out), "found no coordinator") {
+		t.Errorf("the stranger got %s", out)
+	}
+	book.await(t, "runs as uid 65534")
+}

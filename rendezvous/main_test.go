@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,7 +32,9 @@ var helpers = map[string]func(Group) error{
 	"exchange": helperExchange,
 	"die":      helperDie,
 	"die0":     helperDieZero,
+	"vanish":   helperVanish,
 	"sleep":    helperSleep,
+	"stubborn": helperStubborn,
 	"orphan":   helperOrphan,
 }
 
@@ -44,7 +48,11 @@ func runHelper(mode string) int {
 	if mode == "early-exit" {
 		mode = "exchange"
 	}
-	g, err := Open(context.Background(), Options{Timeout: 30 * time.Second})
+	timeout := 30 * time.Second
+	if mode == "knock" {
+		timeout = 200 * time.Millisecond
+	}
+	g, err := Open(context.Background(), Options{Timeout: timeout})
 	if err != nil {
 		fmt.Println("ERROR", err)
 		return 1
@@ -100,6 +108,28 @@ func helperDieZero(g Group) error {
 	_, err := g.AllGather(ctx, "after", []byte{1})
 	fmt.Printf("RANK %d lost %v typed %v err %v\n", g.Rank(), g.Lost(), errors.As(err, new(*CoordinatorLostError)), err)
 	return nil
+}
+
+// helperVanish lets the ranks wait for rank 1, whose host the test cuts off.
+func helperVanish(g Group) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+	defer cancel()
+	if err := g.Barrier(ctx, "start"); err != nil {
+		return err
+	}
+	if g.Rank() == 1 {
+		time.Sleep(10 * time.Minute)
+	}
+	fmt.Println("READY")
+	got, err := g.AllGather(ctx, "after", []byte{1})
+	fmt.Printf("RANK %d lost %v missing %v err %v\n", g.Rank(), g.Lost(), got != nil && got[1] == nil, err)
+	return nil
+}
+
+// helperStubborn does not end at SIGTERM.
+func helperStubborn(g Group) error {
+	signal.Ignore(syscall.SIGTERM)
+	return helperSleep(g)
 }
 
 // helperSleep says that it is up and stays.
