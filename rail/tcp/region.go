@@ -20,7 +20,8 @@ type entry struct {
 	mem    []byte
 	closed atomic.Bool
 
-	waiting atomic.Int32 // streams in waiters; read without mu
+	raised  atomic.Uint64 // orders raise before Wait for the race detector, which cannot see mem
+	waiting atomic.Int32  // streams in waiters; read without mu
 	mu      sync.Mutex
 	waiters []*stream
 }
@@ -36,10 +37,18 @@ func (e *entry) contains(b []byte) bool {
 
 // raise raises the word at off and wakes the streams that wait for it.
 func (e *entry) raise(off int, value uint64) {
+	e.raised.Add(1)
 	rail.RaiseWord(e.mem, off, value)
 	if e.waiting.Load() != 0 {
 		e.wake(false)
 	}
+}
+
+// load reads the word at off.
+func (e *entry) load(off int) uint64 {
+	v := rail.LoadWord(e.mem, off)
+	e.raised.Load()
+	return v
 }
 
 func (e *entry) wake(all bool) {

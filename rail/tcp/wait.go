@@ -57,12 +57,12 @@ func (s *stream) Wait(r *rail.Region, off int, value uint64, deadline rail.Time)
 	if err := rail.CheckWord("wait", r.ID(), r.Bytes(), off); err != nil {
 		return 0, err
 	}
-	if seen := rail.LoadWord(r.Bytes(), off); seen >= value {
-		return seen, nil
-	}
 	e := s.c.p.regions.find(r.ID())
 	if e == nil {
 		return 0, rail.ErrClosed
+	}
+	if seen := e.load(off); seen >= value {
+		return seen, nil
 	}
 	s.push()
 	e.addWaiter(s, off, value)
@@ -77,7 +77,7 @@ func (s *stream) waitWord(e *entry, off int, value uint64, deadline rail.Time) (
 			return 0, rail.ErrClosed
 		}
 		err := s.c.errFor("wait")
-		seen := rail.LoadWord(e.mem, off) // after the error: the peer may have signalled before it went
+		seen := e.load(off) // after the error: the peer may have signalled before it went
 		if seen >= value {
 			return seen, nil
 		}

@@ -250,6 +250,7 @@ func (w *wire) flush() error {
 	w.told.Store(taken)
 	w.l.stats.txBytes.Add(uint64(o.bytes))
 	w.l.stats.txOps.Add(o.ops)
+	published()
 	_, err := o.bufs.WriteTo(w.sock)
 	w.txEntry.Store(nil)
 	return err
