@@ -20,9 +20,6 @@ const shownFailures = 8
 func writeCheck(w io.Writer, r *check.Report) error {
 	t := &cli.Table{Header: []string{"mode", "format", "tokens", "hidden", "top-k", "experts/rank", "routing", "checks", "ms"}}
 	for _, s := range r.Shapes {
-		if s.Hidden == 0 {
-			continue // checks of the run as a whole
-		}
 		t.Row(s.Mode, s.Format, tokensText(s.TokensPerRank), fmt.Sprint(s.Hidden), fmt.Sprint(s.TopK), fmt.Sprint(s.ExpertsPerRank),
 			s.Routing, checksText(s.Checks), fmt.Sprintf("%.0f", s.DurationUS/1e3))
 	}
@@ -95,7 +92,7 @@ func failureNotes(r *check.Report) []string {
 			break
 		}
 		where := f.Check
-		if f.Shape.Hidden > 0 {
+		if f.Shape != nil {
 			where = fmt.Sprintf("%s (%s %s, tokens %s, hidden %d, top-k %d, %d experts per rank, %s)", f.Check, f.Shape.Mode, f.Shape.Format,
 				tokensText(f.Shape.TokensPerRank), f.Shape.Hidden, f.Shape.TopK, f.Shape.ExpertsPerRank, f.Shape.Routing)
 		}
@@ -113,13 +110,7 @@ func checkVerdict(r *check.Report) string {
 }
 
 func checkSummary(r *check.Report) string {
-	shapes := 0
-	for _, s := range r.Shapes {
-		if s.Hidden > 0 {
-			shapes++
-		}
-	}
-	text := fmt.Sprintf("%d shapes, %d checks", shapes, r.Total)
+	text := plural(r.Distinct, "shape") + ", " + plural(r.Total, "check")
 	if r.Bad > 0 {
 		text += fmt.Sprintf(" (%d failed)", r.Bad)
 	}
@@ -127,7 +118,14 @@ func checkSummary(r *check.Report) string {
 		text += fmt.Sprintf(" (%d skipped)", r.Left)
 	}
 	if n := len(r.Losses); n > 0 {
-		text += fmt.Sprintf(", %d losses", n)
+		text += fmt.Sprintf(", ranks lost (%d reports)", n)
 	}
-	return fmt.Sprintf("%s, %d ranks over %s", text, r.Ranks, strings.Join(r.Providers, ", "))
+	return fmt.Sprintf("%s, %s over %s", text, plural(r.Ranks, "rank"), strings.Join(r.Providers, ", "))
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -104,12 +104,19 @@ func epRun(cmd *cobra.Command, o job.Options, body job.Body) error {
 			return silent(cmd, children.Code)
 		}
 		return err
+	case err != nil && cmd.Context().Err() != nil && os.Getenv(rendezvous.EnvLauncherPID) != "":
+		// The parent was interrupted too, and says so.
+		cmd.Root().SetErr(io.Discard)
 	case errors.As(err, new(*job.OptionError)):
-		// Every process of a launcher sees the same: rank 0 speaks for all.
-		if env, none := rendezvous.Detect(os.Getenv); none == nil && env.Rank > 0 {
-			return silent(cmd, cli.ExitUsage)
-		}
-		return epUsage(err)
+		return oneVoice(cmd, epUsage(err))
+	}
+	return err
+}
+
+// oneVoice lets rank 0 alone speak of an error that every rank sees alike.
+func oneVoice(cmd *cobra.Command, err error) error {
+	if env, none := rendezvous.Detect(os.Getenv); err != nil && none == nil && env.Rank > 0 {
+		cmd.Root().SetErr(io.Discard)
 	}
 	return err
 }

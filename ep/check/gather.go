@@ -46,12 +46,18 @@ func (c *checker) gather(r *job.Rank, board *Board) ([]*result, error) {
 	// Ranks that live wait for each other here, so that the exchange below does not
 	// end, on account of a dead one, before the last has something to say.
 	c.lose(c.comm.Barrier())
+	if err := c.stopped(); err != nil {
+		return nil, err
+	}
 	blob, err := json.Marshal(c.result)
 	if err != nil {
 		return nil, err
 	}
 	board.put(c.rank, blob)
 	c.lose(c.comm.Barrier())
+	if err := c.stopped(); err != nil {
+		return nil, err
+	}
 	blobs, err := r.Group.AllGather(c.ctx, "ep check results", blob)
 	if err != nil {
 		if c.masked() == nil && len(r.Group.Lost()) == 0 {
@@ -88,12 +94,15 @@ func decode(blobs [][]byte, ranks int, own *result) ([]*result, error) {
 func newReport(o *Options, r *job.Rank, steps []step, all []*result) *Report {
 	p := &Report{
 		Schema: Schema, Mode: o.Mode, Ranks: len(all), Providers: carriers(r), Seed: o.Seed, Rounds: max(1, o.Rounds),
-		Shapes: []ShapeReport{}, Losses: []Loss{}, Missing: []int{}, Faults: []Fault{}, Rails: []PeerRails{},
+		Shapes: []ShapeReport{}, Job: []Check{}, Losses: []Loss{}, Missing: []int{}, Faults: []Fault{}, Rails: []PeerRails{},
 	}
 	if p.Mode == "" {
 		p.Mode = ModeLowLatency
 	}
 	for i, s := range steps {
+		if i == 0 || s.shape != steps[i-1].shape {
+			p.Distinct++
+		}
 		p.Shapes = append(p.Shapes, shapeReport(s, i, all))
 	}
 	for rank, one := range all {
@@ -143,7 +152,7 @@ func shapeReport(s step, i int, all []*result) ShapeReport {
 		p.DurationUS = max(p.DurationUS, one.Records[i].US)
 		p.PlaneBytes = max(p.PlaneBytes, one.Records[i].Bytes)
 		for _, v := range one.Records[i].Verdicts {
-			p.add(v)
+			p.Checks = add(p.Checks, v)
 		}
 	}
 	return p
@@ -151,13 +160,13 @@ func shapeReport(s step, i int, all []*result) ShapeReport {
 
 // add merges one rank's verdict into the check of its name: a failure on any rank
 // is a failure.
-func (p *ShapeReport) add(v verdict) {
-	at := slices.IndexFunc(p.Checks, func(c Check) bool { return c.Name == v.Name })
+func add(checks []Check, v verdict) []Check {
+	at := slices.IndexFunc(checks, func(c Check) bool { return c.Name == v.Name })
 	if at < 0 {
-		at = len(p.Checks)
-		p.Checks = append(p.Checks, Check{Name: v.Name, Result: Passed, Failures: []Failure{}})
+		at = len(checks)
+		checks = append(checks, Check{Name: v.Name, Result: Passed, Failures: []Failure{}})
 	}
-	c := &p.Checks[at]
+	c := &checks[at]
 	if v.Note != "" {
 		c.Detail = v.Note
 	}
@@ -168,6 +177,7 @@ func (p *ShapeReport) add(v verdict) {
 	case v.Skipped != "" && c.Result == Passed:
 		c.Result, c.Detail = Skipped, v.Skipped
 	}
+	return checks
 }
 
 // addFaults lists what the simulated network did, and a failed check for each line
@@ -176,7 +186,6 @@ func (p *Report) addFaults(r *job.Rank) {
 	if r.Fabric == nil {
 		return
 	}
-	s := ShapeReport{Mode: p.Mode, Format: "-", Routing: "-", TokensPerRank: []int{}, Checks: []Check{}}
 	for _, f := range r.Fabric.Injected() {
 		p.Faults = append(p.Faults, Fault{Line: f.Line, Kind: string(f.Kind), Rule: f.Rule, Injected: f.Count})
 		v := verdict{Name: fmt.Sprintf("fault_injected_%d", len(p.Faults))}
@@ -184,26 +193,28 @@ func (p *Report) addFaults(r *job.Rank) {
 			v.Failure = &Failure{ReportedBy: r.Group.Rank(), Kind: KindFault, Rank: -1, Expert: -1, Row: -1, Column: -1, SourceRank: -1, Token: -1,
 				Message: fmt.Sprintf("line %d of the script (%s) injected nothing; widen its selectors", f.Line, f.Rule)}
 		}
-		s.add(v)
-	}
-	if len(s.Checks) > 0 {
-		p.Shapes = append(p.Shapes, s)
+		p.Job = add(p.Job, v)
 	}
 }
 
 func (p *Report) count() {
+	p.countChecks(p.Job)
 	for _, s := range p.Shapes {
-		for _, c := range s.Checks {
-			p.Total++
-			switch c.Result {
-			case Passed:
-				p.Good++
-			case Failed:
-				p.Bad++
-			default:
-				p.Left++
-			}
-		}
+		p.countChecks(s.Checks)
 	}
 	p.Passed = p.Bad == 0 && len(p.Losses) == 0 && len(p.Missing) == 0
+}
+
+func (p *Report) countChecks(checks []Check) {
+	for _, c := range checks {
+		p.Total++
+		switch c.Result {
+		case Passed:
+			p.Good++
+		case Failed:
+			p.Bad++
+		default:
+			p.Left++
+		}
+	}
 }

@@ -27,6 +27,7 @@ type lowLatency struct {
 	outputs *ep.Recv    // X is what the experts give back
 	shared  []lowp.BF16 // the same in registered memory; nil if there is none
 	out     []lowp.BF16
+	missed  []bool // ranks that the last dispatch was made without
 	want    expected[*reference.LowLatencyRecv]
 	sums    expected[[]lowp.BF16]
 }
@@ -78,13 +79,12 @@ func (l *lowLatency) combineArgs(in *reference.Input, y []lowp.BF16) *ep.LowLate
 	}
 }
 
-// expect is what this rank must receive.
-func (l *lowLatency) expect(kind payload.Kind) (*reference.LowLatencyRecv, error) {
+// expect is what this rank must receive without the ranks of mask.
+func (l *lowLatency) expect(kind payload.Kind, mask []bool) (*reference.LowLatencyRecv, error) {
 	inputs, err := l.inputs(kind)
 	if err != nil {
 		return nil, err
 	}
-	mask := l.masked()
 	return l.want.get(mask, string(kind), func() (*reference.LowLatencyRecv, error) {
 		return reference.LowLatencyDispatch(inputs, l.rank, referenceOptions(l.shape, l.ranks, l.format, mask))
 	})
@@ -97,15 +97,20 @@ func (l *lowLatency) dispatch(kind payload.Kind) error {
 		return err
 	}
 	l.poisonRecv()
-	err = l.plane.Dispatch(l.args(&inputs[l.rank]), l.recv)
+	return l.dispatched(l.plane.Dispatch(l.args(&inputs[l.rank]), l.recv))
+}
+
+// dispatched takes the result of a dispatch down.
+func (l *lowLatency) dispatched(err error) error {
 	l.lose(err)
+	l.missed = l.masked()
 	return err
 }
 
 // compare judges the output of a dispatch. It is made even when ranks were lost,
 // because the rest must be right.
 func (l *lowLatency) compare(kind payload.Kind) error {
-	want, err := l.expect(kind)
+	want, err := l.expect(kind, l.missed)
 	if err != nil {
 		return err
 	}
@@ -134,7 +139,7 @@ func (l *lowLatency) work(kind payload.Kind, variant int, y []lowp.BF16) error {
 // expert's global number and the row's place in the whole tensor; y is poisoned
 // behind the rows first.
 func (l *lowLatency) eachRow(kind payload.Kind, do func(expert, row, source, token int), y []lowp.BF16) error {
-	want, err := l.expect(kind)
+	want, err := l.expect(kind, l.missed)
 	if err != nil {
 		return err
 	}

@@ -34,10 +34,8 @@ func (l *lowLatency) send(kind payload.Kind) error {
 	fill(a.X, poisonNaN)
 	fill(a.TopKIdx, 0)
 	barrier := l.comm.Barrier()
-	err = p.Receive()
 	l.lose(barrier)
-	l.lose(err)
-	return errors.Join(barrier, err)
+	return errors.Join(barrier, l.dispatched(p.Receive()))
 }
 
 func (l *lowLatency) splitDispatch() error {
@@ -77,8 +75,7 @@ func (l *lowLatency) repeatedDispatch() error {
 		if err != nil {
 			return err
 		}
-		if err := l.plane.Dispatch(l.args(&inputs[l.rank]), l.recv); err != nil {
-			l.lose(err)
+		if err := l.dispatched(l.plane.Dispatch(l.args(&inputs[l.rank]), l.recv)); err != nil {
 			errs = append(errs, fmt.Errorf("call %d: %w", i+1, err))
 		}
 		if i >= repeats-2 {
@@ -124,11 +121,9 @@ func (l *lowLatency) cumulative() error {
 	fill(a.CumulativeRecv, 1000)
 	var errs []error
 	for range 2 {
-		err := l.plane.Dispatch(a, l.recv)
-		l.lose(err)
-		errs = append(errs, err)
+		errs = append(errs, l.dispatched(l.plane.Dispatch(a, l.recv)))
 	}
-	want, err := l.expect(payload.Random)
+	want, err := l.expect(payload.Random, l.missed)
 	if err != nil {
 		return err
 	}
@@ -157,10 +152,8 @@ func (l *lowLatency) fewerTokens() error {
 		half[r] = firstHalf(in)
 	}
 	in := half[l.rank]
-	err = l.plane.Dispatch(l.args(&in), l.recv)
-	l.lose(err)
-	mask := l.masked()
-	want, refused := reference.LowLatencyDispatch(half, l.rank, referenceOptions(l.shape, l.ranks, l.format, mask))
+	err = l.dispatched(l.plane.Dispatch(l.args(&in), l.recv))
+	want, refused := reference.LowLatencyDispatch(half, l.rank, referenceOptions(l.shape, l.ranks, l.format, l.missed))
 	if refused != nil {
 		return refused
 	}
@@ -188,7 +181,7 @@ func (l *lowLatency) poisonRecv() {
 	fill(r.LayoutRange, -1)
 	fill(r.Scales, poisonFloat)
 	fill(r.PackedScales, poisonWord)
-	want, err := l.expect(payload.Random)
+	want, err := l.expect(payload.Random, l.masked())
 	if err != nil {
 		return // the check that follows says so
 	}

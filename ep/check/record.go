@@ -11,6 +11,7 @@ import (
 
 	"github.com/railbond/railbond/ep"
 	"github.com/railbond/railbond/ep/reference"
+	"github.com/railbond/railbond/rail/sim"
 )
 
 // A verdict is one check on one rank, over all rounds.
@@ -74,11 +75,14 @@ func (c *checker) note(name string, err error) {
 
 // check runs one check and writes its outcome down.
 func (c *checker) check(name string, run func() error) {
-	if c.ctx.Err() != nil {
+	if c.over() {
 		return
 	}
 	c.note(name, run())
 }
+
+// over says that no further check can be made.
+func (c *checker) over() bool { return c.killed || c.ctx.Err() != nil }
 
 // failure takes an error apart.
 func (c *checker) failure(err error) *Failure {
@@ -91,7 +95,7 @@ func (c *checker) failure(err error) *Failure {
 		f.Kind = KindLost
 	case errors.As(err, &m):
 		f.Kind, f.What = KindMismatch, m.What
-		f.Message = strings.TrimPrefix(f.Message, "reference: ")
+		f.Message = strings.ReplaceAll(f.Message, "reference: ", "")
 		f.Rank, f.Expert, f.Row, f.Column, f.SourceRank, f.Token = m.Rank, m.Expert, m.Row, m.Column, m.SourceRank, m.Token
 		f.GotBits, f.WantBits = fmt.Sprintf("%#x", m.Got.Bits), fmt.Sprintf("%#x", m.Want.Bits)
 		f.Got, f.Want, f.Differing, f.Compared = m.Got.Text, m.Want.Text, m.Count, m.Of
@@ -99,18 +103,22 @@ func (c *checker) failure(err error) *Failure {
 	return f
 }
 
-// lose writes down the ranks that a call gave up on, and says whether there are any.
-func (c *checker) lose(err error) bool {
+// lose writes down the ranks that a call gave up on. A rank that was killed itself
+// has nothing to say about others.
+func (c *checker) lose(err error) {
 	var lost *ep.LostError
 	if !errors.As(err, &lost) {
-		return false
+		return
+	}
+	if errors.Is(err, sim.ErrKilled) {
+		c.killed = true
+		return
 	}
 	for _, l := range lost.Losses {
 		c.result.Losses = append(c.result.Losses, Loss{
 			Rank: l.Rank, ReportedBy: lost.Rank, Call: lost.Call, Epoch: lost.Epoch, Cause: oneLine(l.Cause.Error()),
 		})
 	}
-	return true
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

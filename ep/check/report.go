@@ -26,6 +26,8 @@ type Report struct {
 	Rounds     int           `json:"rounds"`
 	DurationUS float64       `json:"duration_us"`
 	Shapes     []ShapeReport `json:"shapes"`
+	Job        []Check       `json:"job_checks"`   // of the run as a whole
+	Distinct   int           `json:"shapes_total"` // formats do not count
 	Total      int           `json:"checks_total"`
 	Good       int           `json:"checks_passed"`
 	Bad        int           `json:"checks_failed"`
@@ -115,17 +117,22 @@ type PeerRails struct {
 // belong to.
 func (r *Report) Failures() []LocatedFailure {
 	var all []LocatedFailure
-	for i := range r.Shapes {
-		for _, c := range r.Shapes[i].Checks {
+	add := func(s *ShapeReport, checks []Check) {
+		for _, c := range checks {
 			for _, f := range c.Failures {
-				all = append(all, LocatedFailure{Shape: &r.Shapes[i], Check: c.Name, Failure: f})
+				all = append(all, LocatedFailure{Shape: s, Check: c.Name, Failure: f})
 			}
 		}
 	}
+	for i := range r.Shapes {
+		add(&r.Shapes[i], r.Shapes[i].Checks)
+	}
+	add(nil, r.Job)
 	return all
 }
 
-// A LocatedFailure is a failure with its shape and check.
+// A LocatedFailure is a failure with its check and its shape, nil for the run as a
+// whole.
 type LocatedFailure struct {
 	Shape *ShapeReport
 	Check string

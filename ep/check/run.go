@@ -5,12 +5,14 @@ package check
 
 import (
 	"context"
+	"errors"
 	"time"
 	"unsafe"
 
 	"github.com/railbond/railbond/ep"
 	"github.com/railbond/railbond/ep/job"
 	"github.com/railbond/railbond/lowp"
+	"github.com/railbond/railbond/rail/sim"
 )
 
 // A checker is the check at one rank.
@@ -19,6 +21,7 @@ type checker struct {
 	rank, ranks int
 	comm        *ep.Comm
 	seed        uint64 // of this round
+	killed      bool   // by a simulated network's script
 	result      *result
 	record      *record // of the shape and format under way
 }
@@ -69,9 +72,6 @@ func Run(ctx context.Context, r *job.Rank, o Options, progress func(done, total 
 }
 
 func (c *checker) step(s step, into *record, slab []lowp.BF16) error {
-	if c.ctx.Err() != nil {
-		return context.Cause(c.ctx)
-	}
 	c.record = into
 	start := time.Now()
 	var err error
@@ -83,7 +83,15 @@ func (c *checker) step(s step, into *record, slab []lowp.BF16) error {
 		err = c.checkNormal(s.shape, s.format, s.normal, slab)
 	}
 	into.US += micros(time.Since(start))
-	return err
+	return errors.Join(err, c.stopped())
+}
+
+// stopped says why no further check can be made, nil if one can.
+func (c *checker) stopped() error {
+	if c.killed {
+		return sim.ErrKilled
+	}
+	return context.Cause(c.ctx)
 }
 
 // setUp makes the planes of all shapes, which takes all ranks, before the first
