@@ -27,7 +27,7 @@ type CompareOptions struct {
 	TopK           int           `json:"topk"`
 	ExpertsPerRank int           `json:"experts_per_rank"`
 	Mode           string        `json:"mode"`       // "ll" or "normal"
-	Convention     string        `json:"convention"` // "seed" or "barrier", the same on both sides
+	Convention     string        `json:"convention"` // "loop" or "barrier", the same on both sides
 	Rounds         int           `json:"rounds"`
 	Warmup         int           `json:"warmup"`
 	Iters          int           `json:"iters"`
@@ -78,8 +78,8 @@ func (o *CompareOptions) validate() error {
 	if o.Mode != "ll" && o.Mode != "normal" {
 		return &UsageError{Option: "Mode", Value: o.Mode, Want: "ll or normal"}
 	}
-	if o.Convention != "seed" && o.Convention != "barrier" {
-		return &UsageError{Option: "Convention", Value: o.Convention, Want: "seed or barrier"}
+	if o.Convention != "loop" && o.Convention != "barrier" {
+		return &UsageError{Option: "Convention", Value: o.Convention, Want: "loop or barrier"}
 	}
 	if o.Convention == "barrier" && o.Iters < 2 {
 		return &UsageError{Option: "Iters", Value: o.Iters, Want: "2 or more, as the barrier convention drops the first sample"}

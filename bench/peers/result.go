@@ -50,7 +50,7 @@ type Transport struct {
 type Operation struct {
 	Name            string       `json:"name"`    // "dispatch" or "combine"
 	Variant         string       `json:"variant"` // "dedup" and "flat" in low-latency mode, "rank" in normal mode
-	Samples         int          `json:"samples"` // timed values per rank: 1 by the seed convention, iters-1 by barrier
+	Samples         int          `json:"samples"` // timed values per rank: 1 by the loop convention, iters-1 by barrier
 	MaxRankMedianUs float64      `json:"max_rank_median_us"`
 	LogicalBytes    int64        `json:"logical_bytes"` // received rows * hidden * 2 over all ranks
 	GBPerS          float64      `json:"gb_per_s"`      // mean rank's logical bytes over MaxRankMedianUs; GB = 1e9 bytes

@@ -22,7 +22,7 @@ type RunOptions struct {
 	MaxTokens  int    // M, most tokens of a rank
 	Mode       string // "ll" or "normal"
 	Variant    string // low latency only: "dedup", "flat" or "both"
-	Convention string // "seed": one timer around each loop; "barrier": every operation timed, ranks starting together
+	Convention string // "loop": one timer around each loop; "barrier": every operation timed, ranks starting together
 	Warmup     int
 	Iters      int
 	Algorithm  int    // of MPI_Alltoallv in Open MPI: 0 = its own choice, 1 = linear, 2 = pairwise

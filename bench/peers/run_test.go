@@ -19,11 +19,11 @@ import (
 func runShapes() []RunOptions {
 	return []RunOptions{
 		{Ranks: 1, Hidden: 64, Mode: "ll"},
-		{Ranks: 2, Hidden: 100, Mode: "ll", Convention: "seed"},
+		{Ranks: 2, Hidden: 100, Mode: "ll", Convention: "loop"},
 		{Ranks: 3, Hidden: 33, Mode: "ll", Algorithm: 2},
 		{Ranks: 1, Hidden: 1, Mode: "normal"},
 		{Ranks: 2, Hidden: 7168, Mode: "normal", Algorithm: 1},
-		{Ranks: 3, Hidden: 47, Mode: "normal", Convention: "seed"},
+		{Ranks: 3, Hidden: 47, Mode: "normal", Convention: "loop"},
 	}
 }
 
@@ -52,7 +52,7 @@ func checkOperations(t *testing.T, r *Result) {
 	if r.Mode == "normal" {
 		want = []string{"dispatch/rank", "combine/rank"}
 	}
-	if r.Convention == "seed" {
+	if r.Convention == "loop" {
 		samples = 1
 	}
 	var got []string

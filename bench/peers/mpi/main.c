@@ -33,7 +33,7 @@ static int one_of(const char *text, const char *const *words) {
 
 static int set_option(struct options *o, int which, const char *arg) {
     static const char *const mode[] = {"ll", "normal", NULL}, *const variant[] = {"dedup", "flat", "both", NULL};
-    static const char *const convention[] = {"seed", "barrier", NULL}, *const corrupt[] = {"none", "recv_x", "recv_count", "out", NULL};
+    static const char *const convention[] = {"loop", "barrier", NULL}, *const corrupt[] = {"none", "recv_x", "recv_count", "out", NULL};
     switch (which) {
     case 'r': o->routing = arg; return 0;
     case 'h': return whole(arg, 1, MAX_HIDDEN, &o->hidden);
@@ -108,8 +108,8 @@ struct series {
 
 static double now_us(void) { return MPI_Wtime() * 1e6; }
 
-// time_seed is one timer around n dispatches and one around n combines, with no barrier inside either loop.
-static void time_seed(struct moe *m, enum variant v, int n, struct series *dispatch, struct series *combine) {
+// time_loop is one timer around n dispatches and one around n combines, with no barrier inside either loop.
+static void time_loop(struct moe *m, enum variant v, int n, struct series *dispatch, struct series *combine) {
     MPI_Barrier(m->comm);
     double start = now_us();
     for (int i = 0; i < n; i++) moe_dispatch(m, v);
@@ -216,7 +216,7 @@ static void measure(struct moe *m, const struct routing *table, const struct opt
         moe_dispatch(m, v);
         moe_combine(m, v);
     }
-    (strcmp(o->convention, "seed") ? time_barrier : time_seed)(m, v, o->iters, &dispatch, &combine);
+    (strcmp(o->convention, "loop") ? time_barrier : time_loop)(m, v, o->iters, &dispatch, &combine);
     dispatch.rows = m->recv_rows;
     combine.rows = m->sent_rows;
     dispatch.wire_rows = m->wire_rows[0];

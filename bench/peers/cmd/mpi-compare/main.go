@@ -70,7 +70,7 @@ func parse(args []string, stderr io.Writer) (peers.CompareOptions, output, error
 	f.IntVar(&o.TopK, "topk", 8, "lanes per token")
 	f.IntVar(&o.ExpertsPerRank, "experts-per-rank", 64, "experts on each rank")
 	f.StringVar(&o.Mode, "mode", "ll", "ll or normal")
-	f.StringVar(&o.Convention, "convention", "barrier", "seed (one timer per loop) or barrier (one per operation)")
+	f.StringVar(&o.Convention, "convention", "barrier", "loop (one timer per loop) or barrier (one per operation)")
 	f.IntVar(&o.Rounds, "rounds", 5, "times each side runs, in turn")
 	f.IntVar(&o.Warmup, "warmup", 10, "iterations before the timed ones")
 	f.IntVar(&o.Iters, "iters", 50, "timed iterations of a run")
