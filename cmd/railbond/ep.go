@@ -16,6 +16,8 @@ func newEP() *cobra.Command {
 	}
 	cmd.AddCommand(
 		newEPCheck(),
+		newEPBench(),
+		newEPDemo(),
 	)
 	return cmd
 }
