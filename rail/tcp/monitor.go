@@ -97,8 +97,8 @@ func (c *conn) lookAtWire(w *wire, now rail.Time) {
 		c.failRail(w.l.rail, &StallError{Rank: c.rank, Rail: w.l.name, Waited: now.Sub(max(oldest, heard)), Bytes: w.load.Load()})
 		return
 	}
-	if now.Sub(max(heard, pinged)) > c.p.opts.KeepAlive {
-		w.sendPing(0)
+	if pinged <= heard && now.Sub(heard) > c.p.opts.KeepAlive {
+		w.sendPing(0) // one at a time: a new one would make the old look young
 	}
 }
 
