@@ -28,8 +28,10 @@ const DefaultTimeout = 10 * time.Second
 
 // Options tune a Comm.
 type Options struct {
-	// Timeout bounds every call. A rank that has shown no sign of life for half of
-	// it is masked.
+	// Timeout bounds every call, and the receive half of a split call by itself. A
+	// rank that has shown no sign of life for half of it is masked. It must be
+	// longer than ranks may be apart in time, and than twice what the provider
+	// takes to give up a rail.
 	Timeout time.Duration
 }
 
@@ -43,6 +45,12 @@ type Comm struct {
 	timeout  time.Duration
 	peers    []*rail.Peer // by rank; nil at this rank
 	masked   []atomic.Bool
+	closed   atomic.Bool
+
+	maskMu  sync.Mutex
+	causes  []error       // by rank, why it is masked
+	changes []uint64      // by rank, how often it was masked and unmasked
+	notices []rail.Stream // by rank, to say so
 
 	control     *plane
 	barriers    uint64
@@ -71,23 +79,42 @@ func Connect(ctx context.Context, group Group, endpoint *rail.Endpoint, opts Opt
 		timeout: opts.Timeout,
 		peers:   make([]*rail.Peer, group.Size()),
 		masked:  make([]atomic.Bool, group.Size()),
+		causes:  make([]error, group.Size()),
+		changes: make([]uint64, group.Size()),
+		notices: make([]rail.Stream, group.Size()),
 	}
-	addrs, err := group.AllGather(ctx, "ep addresses", endpoint.Address())
+	err := c.connect(ctx)
+	if err == nil {
+		err = c.newControl(ctx)
+	}
 	if err != nil {
+		_ = c.Close()
 		return nil, err
+	}
+	return c, nil
+}
+
+// connect joins every peer.
+func (c *Comm) connect(ctx context.Context) error {
+	addrs, err := c.group.AllGather(ctx, "ep addresses", c.endpoint.Address())
+	if err != nil {
+		return err
+	}
+	if len(addrs) != c.size {
+		return fmt.Errorf("ep: connect: the group gathered %d addresses of %d ranks; use a group that all ranks are in", len(addrs), c.size)
 	}
 	for r, a := range addrs {
 		if r == c.rank {
 			continue
 		}
-		if c.peers[r], err = endpoint.Connect(ctx, a); err != nil {
-			return nil, err
+		if c.peers[r], err = c.endpoint.Connect(ctx, a); err != nil {
+			return err
 		}
 		if got := c.peers[r].Rank(); got != r {
-			return nil, fmt.Errorf("ep: connect: the address of rank %d claims to be rank %d", r, got)
+			return fmt.Errorf("ep: connect: the address of rank %d claims to be rank %d; give every process its own rank", r, got)
 		}
 	}
-	return c, c.newControl(ctx)
+	return nil
 }
 
 // Rank is this rank.
@@ -95,30 +122,6 @@ func (c *Comm) Rank() int { return c.rank }
 
 // Size is the number of ranks.
 func (c *Comm) Size() int { return c.size }
-
-// Masked says whether rank is left out of calls.
-func (c *Comm) Masked(rank int) bool { return c.masked[rank].Load() }
-
-// SetMasked puts rank into the mask or takes it out. Every other rank must do the
-// same before its next call; a rank that is taken out must be at the same call.
-func (c *Comm) SetMasked(rank int, masked bool) error {
-	if rank < 0 || rank >= c.size || rank == c.rank {
-		return &ArgumentError{Call: "mask", What: "rank", Reason: fmt.Sprintf("%d is not another rank of %d", rank, c.size)}
-	}
-	c.masked[rank].Store(masked)
-	return nil
-}
-
-// Lost are the masked ranks in ascending order.
-func (c *Comm) Lost() []int {
-	var lost []int
-	for r := range c.masked {
-		if c.masked[r].Load() {
-			lost = append(lost, r)
-		}
-	}
-	return lost
-}
 
 // Rails are the rails to every peer with their counters, by rank; nil at this
 // rank.
@@ -132,9 +135,11 @@ func (c *Comm) Rails() [][]rail.RailStats {
 	return all
 }
 
-// Close frees all memory and planes. It is not collective: peers that still need
-// this rank see it gone.
+// Close frees all memory and planes; later calls on them return rail.ErrClosed. No
+// call may be under way. It is not collective: peers that still need this rank
+// find it silent, and gone once its endpoint is closed.
 func (c *Comm) Close() error {
+	c.closed.Store(true)
 	c.mu.Lock()
 	closers := c.closers
 	c.closers, c.memory = nil, nil
@@ -157,6 +162,9 @@ func (m *Memory) Bytes() []byte { return m.region.Bytes() }
 // Alloc makes registered memory of at least n bytes. It lives until Close of the
 // Comm.
 func (c *Comm) Alloc(n int) (*Memory, error) {
+	if c.closed.Load() {
+		return nil, rail.ErrClosed
+	}
 	r, err := c.endpoint.Alloc(n)
 	if err != nil {
 		return nil, err

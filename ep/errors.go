@@ -35,12 +35,12 @@ func (e *ShapeMismatchError) Error() string {
 // A Loss is one rank that a call gave up on.
 type Loss struct {
 	Rank  int
-	Cause error // *rail.PeerError, *rail.TimeoutError or *ProtocolError
+	Cause error // *rail.PeerError, *rail.TimeoutError, *ProtocolError or *ExcludedError
 }
 
-// A LostError says which ranks a call gave up on. The ranks are masked from now
-// on; the call's results for all other ranks are complete and right, and further
-// calls work without the lost ranks.
+// A LostError says which ranks took part when a call began and are masked at its
+// end. The call's results for all other ranks are complete and right, and further
+// calls work without the lost ranks. Calls that are open at the time each say so.
 type LostError struct {
 	Call   string
 	Epoch  uint64 // number of the call on its plane, from 1
@@ -88,6 +88,17 @@ type ProtocolError struct {
 
 func (e *ProtocolError) Error() string {
 	return fmt.Sprintf("ep: %s: rank %d sent %s %d, want %d", e.Call, e.Rank, e.What, e.Seen, e.Expected)
+}
+
+// An ExcludedError says that a peer has masked this rank, which was silent for too
+// long or unreachable, and went on without it.
+type ExcludedError struct {
+	Call string
+	Rank int // the peer
+}
+
+func (e *ExcludedError) Error() string {
+	return fmt.Sprintf("ep: %s: rank %d went on without this rank; raise the timeout if the rank may pause, or restart it", e.Call, e.Rank)
 }
 
 // A RoutingError says that the rows that came back do not match the top-k

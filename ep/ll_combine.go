@@ -4,6 +4,7 @@
 package ep
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/railbond/railbond/lowp"
@@ -29,7 +30,7 @@ type LowLatencyCombine struct {
 	WaitCost []int64
 }
 
-// A PendingCombine is a combine whose send half is done.
+// A PendingCombine is a combine whose send half is done. It is used up by Receive.
 type PendingCombine struct {
 	ll   *LowLatency
 	call call
@@ -37,19 +38,32 @@ type PendingCombine struct {
 	out  []lowp.BF16
 	open bool
 	own  bool // own rows are read from args.X, not from staging
+	// rounds says that rows go through the ring, a few tokens at a time, while the
+	// call runs; otherwise they were all sent by the send half.
+	rounds  bool
+	missing RoutingError // lanes without a row
 }
+
+const nameLLCombine = "low-latency combine"
 
 // Combine returns each token's sum over its lanes, weighted, in out [T, H]:
 // fp32 fused multiply-adds in lane order, rounded once to bf16, nearest even.
 // Lanes of masked ranks count as not selected; a token without a lane is +0. The
-// error is an *ArgumentError, after which nothing was sent, or a *LostError or
-// *RoutingError, with which out is right for the lanes that came.
+// error is an *ArgumentError or *BusyError, after which nothing was sent, or a
+// *LostError or *RoutingError, with which out is right for the lanes that came: of a
+// lost rank, all or none of a token's.
+//
+// Where other ranks split this call, each of them must receive it before its next
+// call of any kind.
 func (l *LowLatency) Combine(a *LowLatencyCombine, out []lowp.BF16) error {
+	if l.combine[l.combines%depth].open {
+		return &BusyError{Call: nameLLCombine, Open: 1}
+	}
 	p, err := l.combineSend(a, out, true)
 	if err != nil {
 		return err
 	}
-	return p.Receive()
+	return p.receive()
 }
 
 // CombineSend is the send half: unless a.ZeroCopy is set, it returns when a.X may
@@ -59,7 +73,10 @@ func (l *LowLatency) CombineSend(a *LowLatencyCombine, out []lowp.BF16) (*Pendin
 }
 
 func (l *LowLatency) combineSend(a *LowLatencyCombine, out []lowp.BF16, whole bool) (*PendingCombine, error) {
-	const name = "low-latency combine"
+	const name = nameLLCombine
+	if l.comm.closed.Load() {
+		return nil, rail.ErrClosed
+	}
 	if err := l.checkCombine(name, a, out); err != nil {
 		return nil, err
 	}
@@ -77,8 +94,9 @@ func (l *LowLatency) combineSend(a *LowLatencyCombine, out []lowp.BF16, whole bo
 	}
 	l.combines++
 	p.args, p.out, p.open, p.own = *a, out, true, whole || a.ZeroCopy
-	l.begin(&p.call, name, l.combines)
-	l.claimStage(&p.call, l.stageEpoch, stageOfCombine, llCombineDone)
+	p.rounds = whole && !a.ZeroCopy && !l.push
+	l.begin(&p.call, name, l.combines, a.WaitCost)
+	l.claim(&p.call, llCombineDone)
 	base := 0
 	for i := 1; i <= l.ranks; i++ {
 		r := (l.llLayout.rank + i) % l.ranks
@@ -88,6 +106,9 @@ func (l *LowLatency) combineSend(a *LowLatencyCombine, out []lowp.BF16, whole bo
 }
 
 func (l *LowLatency) checkCombine(call string, a *LowLatencyCombine, out []lowp.BF16) error {
+	if a == nil {
+		return &ArgumentError{Call: call, What: "input", Reason: "it is nil"}
+	}
 	rows := l.ranks * l.MaxTokens
 	if a.Tokens < 0 || a.Tokens > l.MaxTokens {
 		return &ArgumentError{Call: call, What: "tokens", Reason: fmt.Sprintf("%d is not between 0 and %d, the plane's max tokens", a.Tokens, l.MaxTokens)}
@@ -158,9 +179,9 @@ type combineEntry struct {
 }
 
 // combineManifestAt views a combine manifest: header, then entries [pairRows].
-func (l *llLayout) combineManifestAt(mem []byte, base, parity, peer int) ([]uint64, []combineEntry) {
+func (l *llLayout) combineManifestAt(mem []byte, base, parity, peer int) (*header, []combineEntry) {
 	off := base + (parity*l.ranks+peer)*l.combineManifestBytes
-	return header(mem, off), view[combineEntry](mem, off+manifestHeader, l.pairRows)
+	return headerAt(mem, off), view[combineEntry](mem, off+manifestHeader, l.pairRows)
 }
 
 func (l *llLayout) combineStageOff(parity, row int) int {
@@ -185,19 +206,25 @@ func (l *LowLatency) sendCombine(p *PendingCombine, r, base int, from *rail.Regi
 	}
 	h, entries := l.combineManifestAt(l.mem, out, c.parity, r)
 	inPlace := p.args.ZeroCopy || self && p.own
-	n := l.listRows(p, r, base, inPlace, entries)
+	var n int
+	if p.rounds && !self {
+		n = l.listRounds(p, r, entries)
+	} else {
+		n = l.listRows(p, r, base, inPlace, entries)
+	}
 	h[manifestEpoch], h[manifestRows], h[manifestLanes] = c.epoch, uint64(n), uint64(n)
 	h[manifestTokens], h[manifestFormat], h[manifestBase] = uint64(l.MaxTokens), combineStaged, uint64(base)
+	if p.rounds {
+		h[manifestFormat], h[manifestBase] = combineRounds, l.ringSent[r]
+	}
 	if p.args.ZeroCopy {
 		h[manifestFormat] = combineZeroCopy
-		h[manifestOffset] = uint64(offset)
-		d := from.Desc()
-		_, _ = d.AppendBinary(view[byte](l.mem, out+(c.parity*l.ranks+r)*l.combineManifestBytes+8*manifestDesc, rail.RegionDescSize)[:0])
+		h.putDesc(from.Desc(), offset)
 	}
 	if !self {
 		l.postCombine(p, r, base, n)
 	}
-	if inPlace {
+	if inPlace || p.rounds {
 		return 0
 	}
 	return n
@@ -232,8 +259,8 @@ func (l *LowLatency) postCombine(p *PendingCombine, r, base, n int) {
 	c := &p.call
 	out := l.combineOut + (c.parity*l.ranks+r)*l.combineManifestBytes
 	in := l.combineMeta + (c.parity*l.ranks+l.llLayout.rank)*l.combineManifestBytes
-	l.write(c, r, in, l.mem[out:out+manifestHeader+16*n])
-	l.signal(c, llCombineMeta, r, c.epoch)
+	l.write(r, in, l.mem[out:out+manifestHeader+16*n])
+	l.signal(llCombineMeta, r, c.epoch)
 	if l.links[r].mapped() {
 		return
 	}
@@ -241,83 +268,90 @@ func (l *LowLatency) postCombine(p *PendingCombine, r, base, n int) {
 		_, entries := l.combineManifestAt(l.mem, l.combineOut, c.parity, r)
 		for i, e := range entries[:n] {
 			row := p.args.X[int(e.row)*l.Hidden : (int(e.row)+1)*l.Hidden]
-			l.write(c, r, l.combineLandOff(c.parity, l.llLayout.rank, i), bytesOf(row))
+			l.write(r, l.combineLandOff(c.parity, l.llLayout.rank, i), bytesOf(row))
 		}
 	} else if n > 0 {
 		from := l.combineStageOff(c.parity, base)
-		l.write(c, r, l.combineLandOff(c.parity, l.llLayout.rank, 0), l.mem[from:from+n*l.stride])
+		l.write(r, l.combineLandOff(c.parity, l.llLayout.rank, 0), l.mem[from:from+n*l.stride])
 	}
-	l.signal(c, llCombineData, r, c.epoch)
+	l.signal(llCombineData, r, c.epoch)
 }
 
 // Receive is the receive half: it fills the output given to CombineSend.
 func (p *PendingCombine) Receive() error {
-	if !p.open {
-		return &ArgumentError{Call: "low-latency combine", What: "receive", Reason: "the call was received before"}
-	}
-	p.open = false
-	l, c := p.ll, &p.call
-	l.restart(c)
-	lanes := p.args.Tokens * p.args.TopK
-	clear(l.rowOf[:lanes])
-	for i := range l.ranks {
-		l.gather(p, (l.llLayout.rank+i)%l.ranks)
-	}
-	missing, err := l.reduce(p)
-	if err != nil {
+	other := &p.ll.combine[(p.call.epoch+1)%depth]
+	if err := receivable(nameLLCombine, p.ll.comm, p.open, other.open && other.call.epoch < p.call.epoch); err != nil {
 		return err
 	}
-	for r := range l.ranks {
-		l.release(p, r)
-	}
-	if p.args.ZeroCopy {
-		for r := range l.ranks {
-			if l.active(r) {
-				l.await(c, llCombineDone, r, c.epoch)
-			}
-		}
-	}
-	if err := l.finish(c); err != nil || missing == nil {
-		return err
-	}
-	return missing
+	p.ll.restart(&p.call)
+	return p.receive()
 }
 
-// gather waits for the rows of rank s's experts and notes where each lane's row
-// is.
-func (l *LowLatency) gather(p *PendingCombine, s int) {
-	c := &p.call
-	self := s == l.llLayout.rank
-	if !self {
-		ok := l.await(c, llCombineMeta, s, c.epoch)
-		if ok && !l.links[s].mapped() {
-			ok = l.await(c, llCombineData, s, c.epoch)
-		}
-		if p.args.WaitCost != nil {
-			p.args.WaitCost[s] += int64(l.comm.endpoint.Now().Sub(c.start))
-		}
-		if !ok {
-			return
+func (p *PendingCombine) receive() error {
+	p.open = false
+	l, c := p.ll, &p.call
+	clear(l.rowOf[:p.args.Tokens*p.args.TopK])
+	rounds := 1
+	for i := range l.ranks {
+		if s := (l.llLayout.rank + i) % l.ranks; l.gather(p, s) {
+			rounds = l.rounds()
 		}
 	}
-	h, entries := l.combineManifestAt(l.mem, l.combineMeta, c.parity, s)
-	n, mode := h[manifestRows], h[manifestFormat]
-	if !self && !l.checkHeader(c, s, h, uint64(l.pairRows), uint64(l.pairRows), min(mode, combineZeroCopy)) {
-		return
+	if p.rounds {
+		rounds = l.rounds()
 	}
-	rows, ok := l.sourceOf(p, s, mode, h)
+	l.sumAll(p, rounds)
+	l.signalAll(llCombineDone, c.epoch)
+	if p.args.ZeroCopy {
+		l.awaitAll(c, llCombineDone, c.epoch)
+	}
+	err := l.finish(c)
+	if p.missing.Missing > 0 {
+		missing := p.missing
+		err = errors.Join(err, &missing)
+	}
+	return err
+}
+
+// gather waits for the manifest of rank s, and for its rows unless they come in
+// rounds, which it reports; it notes where each lane's row is.
+func (l *LowLatency) gather(p *PendingCombine, s int) (rounds bool) {
+	c, self := &p.call, s == l.llLayout.rank
+	l.ring[s] = ringSource{}
+	if !self && !(l.await(c, llCombineMeta, s, c.epoch) &&
+		(l.links[s].mapped() || l.await(c, llCombineData, s, c.epoch))) {
+		return false
+	}
+	from, entries := l.combineManifestAt(l.mem, l.combineMeta, c.parity, s)
+	h := *from
+	n, mode := int(h[manifestRows]), h[manifestFormat]
+	if !self && !l.checkHeader(c, s, &h, uint64(l.pairRows), uint64(l.pairRows), min(mode, combineRounds)) {
+		return false
+	}
+	if mode == combineRounds && !self {
+		return l.openRing(c, s, n, h[manifestBase])
+	}
+	src, ok := l.sourceOf(p, s, &h)
 	if !ok {
+		return false
+	}
+	for i := range n {
+		l.noteRow(p, s, i, entries[i], src)
+	}
+	l.countRows(c, s, n)
+	return false
+}
+
+// countRows books rows of rank s that are summed here.
+func (l *LowLatency) countRows(c *call, s, n int) {
+	bytes := uint64(n * 2 * l.Hidden)
+	c.traffic.Logical += bytes
+	if s == l.llLayout.rank {
 		return
 	}
-	for i, e := range entries[:n] {
-		l.noteRow(p, s, i, e, rows)
-	}
-	c.traffic.Logical += n * uint64(2*l.Hidden)
-	if !self {
-		c.traffic.Physical += n * uint64(2*l.Hidden)
-	}
-	if !self && l.links[s].mapped() {
-		l.links[s].addTraffic(n * uint64(2*l.Hidden))
+	c.traffic.Physical += bytes
+	if l.links[s].mapped() {
+		l.links[s].addTraffic(bytes)
 	}
 }
 
@@ -331,28 +365,20 @@ type rowSource struct {
 }
 
 // sourceOf says where the rows of rank s stand.
-func (l *LowLatency) sourceOf(p *PendingCombine, s int, mode uint64, h []uint64) (rowSource, bool) {
-	parity, rows := p.call.parity, l.ranks*l.MaxTokens
+func (l *LowLatency) sourceOf(p *PendingCombine, s int, h *header) (rowSource, bool) {
+	parity, rows := p.call.parity, l.local*l.ranks*l.MaxTokens
 	switch {
 	case s == l.llLayout.rank && p.own:
-		return rowSource{mem: bytesOf(p.args.X), stride: 2 * l.Hidden, limit: l.local * rows}, true
+		return rowSource{mem: bytesOf(p.args.X), stride: 2 * l.Hidden, limit: rows}, true
 	case s == l.llLayout.rank:
 		return rowSource{mem: l.mem, base: l.combineStageOff(parity, 0), stride: l.stride, limit: l.ranks * l.pairRows}, true
 	case !l.links[s].mapped():
 		return rowSource{mem: l.mem, base: l.combineLandOff(parity, s, 0), stride: l.stride, limit: l.pairRows, ordinal: true}, true
-	case mode == combineStaged:
+	case h[manifestFormat] == combineStaged:
 		return rowSource{mem: l.links[s].remote.Mapped, base: l.combineStageOff(parity, 0), stride: l.stride, limit: l.ranks * l.pairRows}, true
 	}
-	remote := l.importRegion(&p.call, s, bytesOf(h[manifestDesc:manifestOffset])[:rail.RegionDescSize])
-	if remote == nil {
-		return rowSource{}, false
-	}
-	src := rowSource{mem: remote.Mapped, base: int(h[manifestOffset]), stride: 2 * l.Hidden, limit: l.local * rows}
-	if src.base < 0 || src.base > len(src.mem) || len(src.mem)-src.base < src.limit*src.stride {
-		l.lose(&p.call, s, &ProtocolError{Call: p.call.name, Rank: s, What: "an offset of rows that lie outside their region:", Expected: 0, Seen: uint64(src.base)})
-		return rowSource{}, false
-	}
-	return src, true
+	mem := l.directRows(&p.call, s, h, rows*2*l.Hidden)
+	return rowSource{mem: mem, stride: 2 * l.Hidden, limit: rows}, mem != nil
 }
 
 // noteRow finds the lane that an entry belongs to. Entries that match no lane are
@@ -375,57 +401,68 @@ func (l *LowLatency) noteRow(p *PendingCombine, s, i int, e combineEntry, src ro
 	}
 }
 
-// reduce sums every token's rows. It returns a *RoutingError if lanes of ranks that
-// take part have no row.
-func (l *LowLatency) reduce(p *PendingCombine) (missing error, err error) {
+// sumAll sums every token's rows, as they come, and notes lanes of ranks that take
+// part without a row.
+func (l *LowLatency) sumAll(p *PendingCombine, rounds int) {
+	p.missing = RoutingError{}
+	chunk := l.MaxTokens
+	if rounds > 1 {
+		chunk = l.chunk
+	}
+	for j := range rounds {
+		if p.rounds {
+			l.stageRound(p, j)
+		}
+		l.takeRounds(p, j)
+		from, to := j*chunk, min((j+1)*chunk, p.args.Tokens)
+		missing := p.missing
+		l.sum(p, from, to)
+		for !l.allKept(&p.call) {
+			p.missing = missing
+			l.sum(p, from, to) // without the rows that may have changed under it
+		}
+		l.freeRounds()
+	}
+}
+
+// allKept says whether every peer that takes part still counts on this rank; see
+// kept.
+func (p *plane) allKept(c *call) bool {
+	all := true
+	for r := range p.links {
+		if p.active(r) && !p.kept(c, r) {
+			all = false
+		}
+	}
+	return all
+}
+
+// sum sums the tokens [from, to).
+func (l *LowLatency) sum(p *PendingCombine, from, to int) {
 	a, h, k := &p.args, l.Hidden, p.args.TopK
-	var routing *RoutingError
-	for t := range a.Tokens {
+	for t := from; t < to; t++ {
 		l.rows, l.weight = l.rows[:0], l.weight[:0]
 		for lane := t * k; lane < (t+1)*k; lane++ {
-			row := l.rowOf[lane]
-			if row == nil {
-				routing = l.missingLane(routing, a.TopKIdx[lane], t)
+			expert := a.TopKIdx[lane]
+			if expert < 0 || l.comm.masked[int(expert)/l.local].Load() {
 				continue
 			}
-			l.rows = append(l.rows, row)
+			if l.rowOf[lane] == nil {
+				p.miss(int(expert), t)
+				continue
+			}
+			l.rows = append(l.rows, l.rowOf[lane])
 			l.weight = append(l.weight, a.TopKWeights[lane])
 		}
-		if err := lowp.WeightedSum(p.out[t*h:(t+1)*h], l.rows, l.weight); err != nil {
-			return nil, err
-		}
+		// Its only error is about lengths, which are given here.
+		_ = lowp.WeightedSum(p.out[t*h:(t+1)*h], l.rows, l.weight)
 	}
-	if routing != nil {
-		routing.Call = p.call.name
-		return routing, nil
-	}
-	return nil, nil
 }
 
-// missingLane adds a lane without a row to the report, unless it was not selected
-// or its rank is masked.
-func (l *LowLatency) missingLane(report *RoutingError, expert int64, token int) *RoutingError {
-	if expert < 0 {
-		return report
+// miss notes a lane without a row.
+func (p *PendingCombine) miss(expert, token int) {
+	if p.missing.Missing == 0 {
+		p.missing = RoutingError{Call: nameLLCombine, Rank: expert / p.ll.local, Expert: expert, Token: token}
 	}
-	r := int(expert) / l.local
-	if r != l.llLayout.rank && !l.active(r) {
-		return report
-	}
-	if report == nil {
-		report = &RoutingError{Rank: r, Expert: int(expert), Token: token}
-	}
-	report.Missing++
-	return report
-}
-
-// release tells rank s that its rows have been summed.
-func (l *LowLatency) release(p *PendingCombine, s int) {
-	if !l.active(s) {
-		return
-	}
-	if l.links[s].mapped() && !l.checkStage(&p.call, s, l.stageEpoch, stageOfCombine) {
-		return
-	}
-	l.signal(&p.call, llCombineDone, s, p.call.epoch)
+	p.missing.Missing++
 }

@@ -6,7 +6,9 @@ package ep
 import (
 	"fmt"
 
+	"github.com/railbond/railbond/internal/rowcopy"
 	"github.com/railbond/railbond/lowp"
+	"github.com/railbond/railbond/rail"
 )
 
 // LowLatencyDispatch is the input of a low-latency dispatch.
@@ -23,7 +25,7 @@ type LowLatencyDispatch struct {
 	WaitCost []int64
 }
 
-// A PendingDispatch is a dispatch whose send half is done.
+// A PendingDispatch is a dispatch whose send half is done. It is used up by Receive.
 type PendingDispatch struct {
 	ll   *LowLatency
 	call call
@@ -33,35 +35,41 @@ type PendingDispatch struct {
 }
 
 // Dispatch sends every token to the ranks of its experts and places what the other
-// ranks send into out. The error is an *ArgumentError, after which nothing was
-// sent, or a *LostError, with which out is right for all ranks but the lost ones.
+// ranks send into out. The error is an *ArgumentError or *BusyError, after which
+// nothing was sent, or a *LostError, with which out holds the rows of all ranks but
+// the lost ones.
 func (l *LowLatency) Dispatch(a *LowLatencyDispatch, out *Recv) error {
+	if l.dispatch[l.dispatches%depth].open {
+		return &BusyError{Call: nameLLDispatch, Open: 1}
+	}
 	p, err := l.DispatchSend(a, out)
 	if err != nil {
 		return err
 	}
-	return p.Receive()
+	return p.receive()
 }
+
+const nameLLDispatch = "low-latency dispatch"
 
 // DispatchSend is the send half: it returns when a.X and a.TopKIdx may be changed.
 // The rows reach the peers without further help of this rank. out is filled by
 // Receive.
 func (l *LowLatency) DispatchSend(a *LowLatencyDispatch, out *Recv) (*PendingDispatch, error) {
-	const name = "low-latency dispatch"
-	if err := l.checkDispatch(name, a, out); err != nil {
+	if l.comm.closed.Load() {
+		return nil, rail.ErrClosed
+	}
+	if err := l.checkDispatch(nameLLDispatch, a, out); err != nil {
 		return nil, err
 	}
 	p := &l.dispatch[(l.dispatches+1)%depth]
 	if p.open {
-		return nil, &BusyError{Call: name, Open: depth}
+		return nil, &BusyError{Call: nameLLDispatch, Open: depth}
 	}
 	l.dispatches++
 	p.args, p.out, p.open = *a, out, true
-	l.begin(&p.call, name, l.dispatches)
-	l.claimStage(&p.call, l.stageEpoch, stageOfDispatch, llDispatchDone)
-	if err := l.stageTokens(&p.call, a); err != nil {
-		return nil, err
-	}
+	l.begin(&p.call, nameLLDispatch, l.dispatches, a.WaitCost)
+	l.claim(&p.call, llDispatchDone)
+	l.stageTokens(&p.call, a)
 	l.buildManifests(&p.call, a)
 	for i := 1; i < l.ranks; i++ {
 		l.sendDispatch(&p.call, (l.llLayout.rank+i)%l.ranks)
@@ -69,8 +77,18 @@ func (l *LowLatency) DispatchSend(a *LowLatencyDispatch, out *Recv) (*PendingDis
 	return p, nil
 }
 
+// claim waits until no peer reads the buffers that the call will write: each has
+// said so with a word of kind done, or is masked.
+func (p *plane) claim(c *call, done int) {
+	if c.epoch > depth {
+		p.awaitAll(c, done, c.epoch-depth)
+	}
+}
+
 func (l *LowLatency) checkDispatch(call string, a *LowLatencyDispatch, out *Recv) error {
 	switch {
+	case a == nil:
+		return &ArgumentError{Call: call, What: "input", Reason: "it is nil"}
 	case a.Tokens < 0 || a.Tokens > l.MaxTokens:
 		return &ArgumentError{Call: call, What: "tokens", Reason: fmt.Sprintf("%d is not between 0 and %d, the plane's max tokens", a.Tokens, l.MaxTokens)}
 	case a.TopK < 1 || a.TopK > l.TopK:
@@ -119,7 +137,7 @@ func (l *llLayout) rowBytes(f Format) int {
 
 // stageTokens puts every token that has a lane into the staging area, in the
 // call's format.
-func (l *LowLatency) stageTokens(c *call, a *LowLatencyDispatch) error {
+func (l *LowLatency) stageTokens(c *call, a *LowLatencyDispatch) {
 	h := l.Hidden
 	for t := range a.Tokens {
 		if !anyLane(a.TopKIdx[t*a.TopK : (t+1)*a.TopK]) {
@@ -130,13 +148,11 @@ func (l *LowLatency) stageTokens(c *call, a *LowLatencyDispatch) error {
 			copy(view[lowp.BF16](l.mem, off, h), x)
 		} else {
 			scales := view[float32](l.mem, off+alignUp(h, 4), lowp.Groups(h))
-			if err := lowp.QuantizeRow(view[lowp.E4M3](l.mem, off, h), scales, x, a.Format != FP8); err != nil {
-				return err
-			}
+			// Its only error is about lengths, which are given here.
+			_ = lowp.QuantizeRow(view[lowp.E4M3](l.mem, off, h), scales, x, a.Format != FP8)
 		}
 		c.traffic.Staged += uint64(l.rowBytes(a.Format))
 	}
-	return nil
 }
 
 func anyLane(lanes []int64) bool {
@@ -150,9 +166,9 @@ func anyLane(lanes []int64) bool {
 
 // manifestAt views a dispatch manifest: header, tokens [M], lanes [pairRows] as
 // row<<32 | local expert.
-func (l *llLayout) manifestAt(mem []byte, base, parity, peer int) (h []uint64, tokens []uint32, lanes []uint64) {
+func (l *llLayout) manifestAt(mem []byte, base, parity, peer int) (h *header, tokens []uint32, lanes []uint64) {
 	off := base + (parity*l.ranks+peer)*l.manifestBytes
-	h = header(mem, off)
+	h = headerAt(mem, off)
 	off += manifestHeader
 	lanes = view[uint64](mem, off, l.pairRows)
 	tokens = view[uint32](mem, off+8*l.pairRows, l.MaxTokens)
@@ -181,7 +197,7 @@ func (l *LowLatency) buildManifests(c *call, a *LowLatencyDispatch) {
 }
 
 // outgoing views the manifest being built for rank r.
-func (l *LowLatency) outgoing(parity, r int) ([]uint64, []uint32, []uint64) {
+func (l *LowLatency) outgoing(parity, r int) (*header, []uint32, []uint64) {
 	if r == l.llLayout.rank {
 		return l.manifestAt(l.mem, l.dispatchMeta, parity, r)
 	}
@@ -211,10 +227,10 @@ func (l *LowLatency) sendDispatch(c *call, r int) {
 	in := l.dispatchMeta + (c.parity*l.ranks+l.llLayout.rank)*l.manifestBytes
 	n := l.pairs[r]
 	// Lanes stand first, so that what is sent ends with the last token.
-	l.write(c, r, in, l.mem[out:out+manifestHeader+8*n.lanes])
+	l.write(r, in, l.mem[out:out+manifestHeader+8*n.lanes])
 	tokens := manifestHeader + 8*l.pairRows
-	l.write(c, r, in+tokens, l.mem[out+tokens:out+tokens+4*n.rows])
-	l.signal(c, llDispatchMeta, r, c.epoch)
+	l.write(r, in+tokens, l.mem[out+tokens:out+tokens+4*n.rows])
+	l.signal(llDispatchMeta, r, c.epoch)
 	if l.links[r].mapped() {
 		return
 	}
@@ -222,10 +238,10 @@ func (l *LowLatency) sendDispatch(c *call, r int) {
 	for i := 0; i < n.rows; {
 		run := runLength(list[i:n.rows])
 		from := l.stageOff(c.parity, int(list[i]))
-		l.write(c, r, l.landingOff(c.parity, l.llLayout.rank, i), l.mem[from:from+run*l.stride])
+		l.write(r, l.landingOff(c.parity, l.llLayout.rank, i), l.mem[from:from+run*l.stride])
 		i += run
 	}
-	l.signal(c, llDispatchData, r, c.epoch)
+	l.signal(llDispatchData, r, c.epoch)
 }
 
 // runLength is how many tokens at the front follow one another.
@@ -239,77 +255,102 @@ func runLength(tokens []uint32) int {
 
 // Receive is the receive half: it fills the output given to DispatchSend.
 func (p *PendingDispatch) Receive() error {
-	if !p.open {
-		return &ArgumentError{Call: "low-latency dispatch", What: "receive", Reason: "the call was received before"}
+	other := &p.ll.dispatch[(p.call.epoch+1)%depth]
+	if err := receivable(nameLLDispatch, p.ll.comm, p.open, other.open && other.call.epoch < p.call.epoch); err != nil {
+		return err
 	}
+	p.ll.restart(&p.call)
+	return p.receive()
+}
+
+// receivable is the error of a receive half out of turn, or nil: it must be open,
+// and no earlier call may be, since a peer takes "done" with a call for done with
+// all before it.
+func receivable(name string, c *Comm, open, early bool) error {
+	switch {
+	case c.closed.Load():
+		return rail.ErrClosed
+	case !open:
+		return &ArgumentError{Call: name, What: "receive", Reason: "the call was received before"}
+	case early:
+		return &ArgumentError{Call: name, What: "receive", Reason: "an earlier call is open; receive that one first"}
+	}
+	return nil
+}
+
+func (p *PendingDispatch) receive() error {
 	p.open = false
 	l, c := p.ll, &p.call
-	l.restart(c)
 	for s := range l.ranks {
-		l.arrive(c, s, p.args.Format, p.args.WaitCost)
+		l.arrive(c, s, p.args.Format)
 	}
-	l.layOut(c, p)
+	l.large = l.layOut(c, p)*l.rowBytes(p.args.Format) > largeBytes
 	for i := range l.ranks {
 		l.place(c, (l.llLayout.rank+i)%l.ranks, p)
 	}
+	for s := range l.ranks {
+		if s != l.llLayout.rank && !l.active(s) {
+			l.forget(p, s)
+		}
+	}
+	rowcopy.Fence()
 	return l.finish(c)
 }
 
 // arrive waits for the manifest of rank s and counts its lanes; a manifest that
 // cannot be right masks s.
-func (l *LowLatency) arrive(c *call, s int, f Format, cost []int64) {
+func (l *LowLatency) arrive(c *call, s int, f Format) {
 	l.pairs[s] = pair{}
-	if s != l.llLayout.rank {
-		ok := l.await(c, llDispatchMeta, s, c.epoch)
-		if cost != nil {
-			cost[s] += int64(l.comm.endpoint.Now().Sub(c.start))
-		}
-		if !ok {
-			return
-		}
+	self := s == l.llLayout.rank
+	if !self && !l.await(c, llDispatchMeta, s, c.epoch) {
+		return
 	}
-	h, _, _ := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
-	n := pair{rows: int(h[manifestRows]), lanes: int(h[manifestLanes])}
-	if s == l.llLayout.rank || l.checkHeader(c, s, h, uint64(l.MaxTokens), uint64(l.pairRows), uint64(f)) {
-		l.pairs[s] = n
+	from, _, _ := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
+	h := *from
+	if self || l.checkHeader(c, s, &h, uint64(l.MaxTokens), uint64(l.pairRows), uint64(f)) {
+		l.pairs[s] = pair{rows: int(h[manifestRows]), lanes: int(h[manifestLanes])}
 	}
 }
 
-// layOut turns the lanes of all manifests into counts and layout ranges.
-func (l *LowLatency) layOut(c *call, p *PendingDispatch) {
+// layOut turns the lanes of all manifests into counts and layout ranges. It returns
+// the rows in all.
+func (l *LowLatency) layOut(c *call, p *PendingDispatch) (rows int) {
 	ranges := p.out.LayoutRange
 	clear(ranges)
 	for s := range l.ranks {
-		_, _, lanes := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
-		for i, lane := range lanes[:l.pairs[s].lanes] {
-			e, row := int(uint32(lane)), int(lane>>32)
-			if e >= l.local || row >= l.pairs[s].rows {
-				l.lose(c, s, &ProtocolError{Call: c.name, Rank: s, What: fmt.Sprintf("lane %d (row<<32 | expert)", i), Expected: 0, Seen: lane})
-				l.dropLanes(ranges, s)
-				break
-			}
-			ranges[e*l.ranks+s]++
-		}
+		l.countLanes(c, s, ranges)
 	}
 	for e := range l.local {
 		begin := int64(0)
 		for s := range l.ranks {
-			n := min(ranges[e*l.ranks+s], int64(l.MaxTokens))
+			n := ranges[e*l.ranks+s]
 			ranges[e*l.ranks+s] = begin<<32 | n
 			begin += n
 		}
 		p.out.Count[e] = int32(begin)
+		rows += int(begin)
 		if p.args.CumulativeRecv != nil {
 			p.args.CumulativeRecv[e] += int32(begin)
 		}
 	}
+	return rows
 }
 
-// dropLanes forgets a source that turned out to send nonsense.
-func (l *LowLatency) dropLanes(ranges []int64, s int) {
-	l.pairs[s] = pair{}
-	for e := range l.local {
-		ranges[e*l.ranks+s] = 0
+// countLanes counts the rows of rank s for each expert.
+func (l *LowLatency) countLanes(c *call, s int, ranges []int64) {
+	_, _, lanes := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
+	for _, lane := range lanes[:l.pairs[s].lanes] {
+		e := int(uint32(lane))
+		if e < l.local && ranges[e*l.ranks+s] < int64(l.MaxTokens) {
+			ranges[e*l.ranks+s]++
+			continue
+		}
+		l.protocol(c, s, "a lane of a local expert (low half of", uint64(l.local), lane)
+		l.pairs[s] = pair{}
+		for e := range l.local {
+			ranges[e*l.ranks+s] = 0
+		}
+		return
 	}
 }
 
@@ -321,59 +362,59 @@ func (l *LowLatency) place(c *call, s int, p *PendingDispatch) {
 	if !self && !l.active(s) {
 		return
 	}
-	src, base, pulled := l.mem, l.landing, false
-	switch {
-	case self:
-		base = l.stageOff(c.parity, 0)
-	case l.links[s].mapped():
-		src, base, pulled = l.links[s].remote.Mapped, l.stageOff(c.parity, 0), true
-	default:
+	src, base, byToken := l.mem, l.stageOff(c.parity, 0), true
+	if !self && l.links[s].mapped() {
+		src = l.links[s].remote.Mapped
+	} else if !self {
 		if !l.await(c, llDispatchData, s, c.epoch) {
-			l.forget(p, s)
 			return
 		}
-		base = l.landingOff(c.parity, s, 0)
+		base, byToken = l.landingOff(c.parity, s, 0), false
 	}
-	l.placeRows(c, s, p, src, base, self || pulled)
+	if !l.placeRows(c, s, p, src, base, byToken) || !self && !l.kept(c, s) {
+		return
+	}
 	c.traffic.Logical += uint64(n.lanes * l.rowBytes(p.args.Format))
 	if self {
 		return
 	}
 	c.traffic.Physical += uint64(n.rows * l.rowBytes(p.args.Format))
-	if pulled {
+	if byToken {
 		l.links[s].addTraffic(uint64(n.rows * l.rowBytes(p.args.Format)))
-		if !l.checkStage(c, s, l.stageEpoch, stageOfDispatch) {
-			l.forget(p, s)
-			return
-		}
 	}
-	l.signal(c, llDispatchDone, s, c.epoch)
+	l.signal(llDispatchDone, s, c.epoch)
 }
 
-// placeRows copies each lane's row. byToken says that source rows stand by token
-// rather than one after the other.
-func (l *LowLatency) placeRows(c *call, s int, p *PendingDispatch, src []byte, base int, byToken bool) {
+// placeRows copies each lane's row, and says whether all were right. byToken says
+// that source rows stand by token rather than one after the other. The manifest
+// stands where its sender can write, so it is checked again: nothing is read out of
+// the source's rows or written out of its blocks.
+func (l *LowLatency) placeRows(c *call, s int, p *PendingDispatch, src []byte, base int, byToken bool) bool {
 	_, tokens, lanes := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
 	for e := range l.cursor {
-		l.cursor[e] = int32(p.out.LayoutRange[e*l.ranks+s] >> 32)
+		n, begin := unpackRange(p.out.LayoutRange[e*l.ranks+s])
+		l.cursor[e], l.limit[e] = begin, begin+n
 	}
-	rows := l.ranks * l.MaxTokens
-	for i, lane := range lanes[:l.pairs[s].lanes] {
-		e, row := int(uint32(lane)), int(lane>>32)
-		token := int(tokens[min(row, l.MaxTokens-1)])
-		if e >= l.local || token >= l.MaxTokens || int(l.cursor[e]) >= rows {
-			l.lose(c, s, &ProtocolError{Call: c.name, Rank: s, What: fmt.Sprintf("lane %d of token", i), Expected: uint64(l.MaxTokens), Seen: uint64(token)})
-			l.forget(p, s)
-			return
+	n, rows := l.pairs[s], l.ranks*l.MaxTokens
+	for _, lane := range lanes[:n.lanes] {
+		e, at := int(uint32(lane)), int(lane>>32)
+		if e >= l.local || at >= n.rows || l.cursor[e] >= l.limit[e] {
+			l.protocol(c, s, "a lane (row<<32 | local expert) beyond row", uint64(n.rows), lane)
+			return false
 		}
-		at := row
+		token := int(tokens[at])
+		if token >= l.MaxTokens {
+			l.protocol(c, s, "a token beyond max tokens:", uint64(l.MaxTokens), uint64(token))
+			return false
+		}
 		if byToken {
 			at = token
 		}
-		l.placeRow(p, src, base+at*l.stride, e, int(l.cursor[e]))
-		p.out.SrcInfo[e*rows+int(l.cursor[e])] = int32(token)
+		l.placeRow(p, src, base+at*l.stride, e, l.cursor[e])
+		p.out.SrcInfo[e*rows+l.cursor[e]] = int32(token)
 		l.cursor[e]++
 	}
+	return true
 }
 
 // placeRow copies one row to row number row of expert e.
@@ -381,10 +422,10 @@ func (l *LowLatency) placeRow(p *PendingDispatch, src []byte, off, e, row int) {
 	h, rows := l.Hidden, l.ranks*l.MaxTokens
 	at := (e*rows + row) * h
 	if p.args.Format == BF16 {
-		copy(p.out.X[at:at+h], view[lowp.BF16](src, off, h))
+		l.put(bytesOf(p.out.X[at:at+h]), src[off:off+2*h])
 		return
 	}
-	copy(p.out.Q[at:at+h], view[lowp.E4M3](src, off, h))
+	l.put(bytesOf(p.out.Q[at:at+h]), src[off:off+h])
 	scales := view[float32](src, off+alignUp(h, 4), lowp.Groups(h))
 	if p.args.Format == FP8UE8M0 {
 		packScales(p.out.PackedScales[e*packedGroups(h)*rows+row:], rows, scales)

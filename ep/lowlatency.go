@@ -20,6 +20,8 @@ const (
 	llCombineMeta
 	llCombineData
 	llCombineDone
+	llCombineRound // round: r's rows stand in its ring
+	llCombineTaken // round: r has summed this rank's rows
 	llKinds
 )
 
@@ -34,11 +36,12 @@ type llLayout struct {
 	dispatchOut  int
 	combineMeta  int
 	combineOut   int
-	stageEpoch   int // [2][depth] words: the call whose rows stand in a staging buffer
 	stage        int // [depth][M] rows of this rank's tokens
 	landing      int // [depth][R][M] rows pushed by peers
 	combineStage int // [depth][R·pairRows] rows of combine
 	combineLand  int // [depth][R][pairRows]
+	ringArea     int // [R][depth][ringRows] rows of a combine in rounds
+	chunk        int // source tokens of a round
 	size         int
 
 	manifestBytes        int
@@ -49,6 +52,7 @@ type llLayout struct {
 // memory, and rows need slots at the receiver too.
 func newLLLayout(s Shape, ranks, rank int, push bool) llLayout {
 	l := llLayout{Shape: s, ranks: ranks, rank: rank, local: s.Experts / ranks, stride: s.rowStride()}
+	l.chunk = ringChunk(s, ranks, l.stride)
 	l.pairRows = s.MaxTokens * min(s.TopK, l.local)
 	l.manifestBytes = alignUp(manifestHeader+4*s.MaxTokens+8*l.pairRows, 64)
 	l.combineManifestBytes = alignUp(manifestHeader+16*l.pairRows, 64)
@@ -58,12 +62,13 @@ func newLLLayout(s Shape, ranks, rank int, push bool) llLayout {
 	l.dispatchOut = r.take(depth * ranks * l.manifestBytes)
 	l.combineMeta = r.take(depth * ranks * l.combineManifestBytes)
 	l.combineOut = r.take(depth * ranks * l.combineManifestBytes)
-	l.stageEpoch = r.take(2 * depth * rail.WordSize)
 	l.stage = r.take(depth * s.MaxTokens * l.stride)
 	l.combineStage = r.take(depth * ranks * l.pairRows * l.stride)
 	if push {
 		l.landing = r.take(depth * ranks * s.MaxTokens * l.stride)
 		l.combineLand = r.take(depth * ranks * l.pairRows * l.stride)
+	} else {
+		l.ringArea = r.take(depth * ranks * l.ringRows() * l.stride)
 	}
 	l.size = r.size
 	return l
@@ -83,7 +88,8 @@ func LowLatencySizeHint(s Shape, ranks int, direct bool) (int, error) {
 // LowLatency is the plane for decode: every call moves at most M tokens per rank
 // into outputs of fixed size. It is used by one goroutine.
 //
-// At most two calls of each kind may be open (sent and not received).
+// At most two calls of each kind may be open (sent and not received), and they are
+// received in the order in which they were sent.
 type LowLatency struct {
 	*plane
 	llLayout
@@ -94,8 +100,15 @@ type LowLatency struct {
 	dispatch   [depth]PendingDispatch
 	combine    [depth]PendingCombine
 
-	pairs  []pair  // [R] what this rank sends to each rank
-	cursor []int32 // [L] next row while rows of one source are placed
+	ring      []ringSource // [R]
+	ringSent  []uint64     // [R] rounds sent to each rank so far
+	ringStart []int32      // [R, rounds+1] first entry of each round
+	ringFill  []int32      // [rounds]
+	ringFrom  []int32      // [R, pairRows] row of X of each entry
+
+	pairs  []pair // [R] what this rank sends to, then receives from, each rank
+	cursor []int  // [L] next row while rows of one source are placed
+	limit  []int  // [L] where they end
 	rowOf  [][]lowp.BF16
 	rows   [][]lowp.BF16 // [K] one token's rows
 	weight []float32     // [K]
@@ -104,6 +117,9 @@ type LowLatency struct {
 // NewLowLatency makes the plane. It is collective, and all ranks give the same
 // shape.
 func (c *Comm) NewLowLatency(ctx context.Context, s Shape) (*LowLatency, error) {
+	if c.closed.Load() {
+		return nil, rail.ErrClosed
+	}
 	if err := s.validate("low latency", c.size); err != nil {
 		return nil, err
 	}
@@ -115,11 +131,15 @@ func (c *Comm) NewLowLatency(ctx context.Context, s Shape) (*LowLatency, error) 
 	}
 	ll := &LowLatency{
 		plane: p, llLayout: l, push: push,
-		pairs:  make([]pair, c.size),
-		cursor: make([]int32, l.local),
-		rowOf:  make([][]lowp.BF16, s.MaxTokens*s.TopK),
-		rows:   make([][]lowp.BF16, 0, s.TopK),
-		weight: make([]float32, 0, s.TopK),
+		ring: make([]ringSource, c.size), ringSent: make([]uint64, c.size),
+		ringStart: make([]int32, c.size*(l.rounds()+1)), ringFill: make([]int32, l.rounds()),
+		ringFrom: make([]int32, c.size*l.pairRows),
+		pairs:    make([]pair, c.size),
+		cursor:   make([]int, l.local),
+		limit:    make([]int, l.local),
+		rowOf:    make([][]lowp.BF16, s.MaxTokens*s.TopK),
+		rows:     make([][]lowp.BF16, 0, s.TopK),
+		weight:   make([]float32, 0, s.TopK),
 	}
 	for i := range depth {
 		ll.dispatch[i].ll, ll.combine[i].ll = ll, ll

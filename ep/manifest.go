@@ -3,6 +3,8 @@
 
 package ep
 
+import "github.com/railbond/railbond/rail"
+
 // A manifest tells a peer what rows of one call are for it. It is built in the
 // sender's outbox and written to the slot of the sender at the receiver. All
 // fields are little endian. The receiver trusts none of them: each is read once
@@ -28,28 +30,37 @@ const (
 const (
 	combineStaged   = 0
 	combineZeroCopy = 1
+	combineRounds   = 2
 )
 
-// header views the header words of a manifest.
-func header(mem []byte, off int) []uint64 { return view[uint64](mem, off, manifestHeader/8) }
+// header is the header of a manifest, read once.
+type header [manifestHeader / 8]uint64
+
+// headerAt views the header words of a manifest.
+func headerAt(mem []byte, off int) *header {
+	return (*header)(view[uint64](mem, off, manifestHeader/8))
+}
+
+// putDesc writes a zero-copy source into a header.
+func (h *header) putDesc(d rail.RegionDesc, offset int) {
+	_, _ = d.AppendBinary(bytesOf(h[manifestDesc:manifestOffset])[:0])
+	h[manifestOffset] = uint64(offset)
+}
 
 // checkHeader says whether a manifest of peer r belongs to the call and stays
 // within limits; if not, r is masked.
-func (p *plane) checkHeader(c *call, r int, h []uint64, rows, lanes, format uint64) bool {
-	for _, f := range [...]struct {
-		what      string
-		got, want uint64
-		exact     bool
-	}{
-		{"call number", h[manifestEpoch], c.epoch, true},
-		{"row count", h[manifestRows], rows, false},
-		{"lane count", h[manifestLanes], lanes, false},
-		{"format", h[manifestFormat], format, true},
-	} {
-		if f.got > f.want || f.exact && f.got != f.want {
-			p.lose(c, r, &ProtocolError{Call: c.name, Rank: r, What: f.what, Expected: f.want, Seen: f.got})
-			return false
-		}
+func (p *plane) checkHeader(c *call, r int, h *header, rows, lanes, format uint64) bool {
+	switch {
+	case h[manifestEpoch] != c.epoch:
+		p.protocol(c, r, "call number", c.epoch, h[manifestEpoch])
+	case h[manifestRows] > rows:
+		p.protocol(c, r, "row count", rows, h[manifestRows])
+	case h[manifestLanes] > lanes:
+		p.protocol(c, r, "lane count", lanes, h[manifestLanes])
+	case h[manifestFormat] != format:
+		p.protocol(c, r, "format", format, h[manifestFormat])
+	default:
+		return true
 	}
-	return true
+	return false
 }

@@ -29,7 +29,7 @@ const (
 // nothing, little enough that rows are still in the cache when peers read them.
 // pairBytes bounds what all pairs of ranks together take.
 const (
-	roundBytes = 4 << 20
+	roundBytes = 1 << 18
 	pairBytes  = 32 << 20
 )
 
@@ -122,18 +122,22 @@ type Normal struct {
 
 // incoming is what one rank announced for a call.
 type incoming struct {
-	ok     bool   // its manifest came and is right
-	rows   int    // rows for this rank
-	tokens int    // tokens that the rank brought
-	base   uint64 // rounds before this call
-	rounds int    // rounds of this call
-	first  int    // first row in the output
-	direct []byte // zero-copy rows, by token
-	next   int    // next row to place
+	ok      bool   // its manifest came and is right
+	weights bool   // weights came with it
+	rows    int    // rows for this rank
+	tokens  int    // tokens that the rank brought
+	base    uint64 // rounds before this call
+	rounds  int    // rounds of this call
+	first   int    // first row in the output
+	direct  []byte // zero-copy rows, by token
+	next    int    // next row to place
 }
 
 // NewNormal makes the plane. It is collective, and all ranks give the same shape.
 func (c *Comm) NewNormal(ctx context.Context, s Shape) (*Normal, error) {
+	if c.closed.Load() {
+		return nil, rail.ErrClosed
+	}
 	if err := s.validate("normal", c.size); err != nil {
 		return nil, err
 	}
@@ -167,28 +171,10 @@ func (n *Normal) MemoryBytes() int { return len(n.mem) }
 // Traffic is what the last finished call moved.
 func (n *Normal) Traffic() Traffic { return n.traffic }
 
-// active says whether r takes part and is not this rank.
+// activePeer is the i-th rank after this one, and whether it takes part.
 func (n *Normal) activePeer(i int) (r int, ok bool) {
 	r = (n.nmLayout.rank + i) % n.ranks
 	return r, n.active(r)
-}
-
-// awaitAll waits for the word of a kind from every peer that takes part.
-func (p *plane) awaitAll(c *call, kind int, value uint64) {
-	for r := range p.links {
-		if p.active(r) {
-			p.await(c, kind, r, value)
-		}
-	}
-}
-
-// signalAll raises the word of a kind at every peer that takes part.
-func (p *plane) signalAll(c *call, kind int, value uint64) {
-	for r := range p.links {
-		if p.active(r) {
-			p.signal(c, kind, r, value)
-		}
-	}
 }
 
 // zeroCopyOf says where b stands in registered memory, if peers can read it there.
@@ -203,24 +189,4 @@ func (n *Normal) zeroCopyOf(b []byte) (desc rail.RegionDesc, offset int, ok bool
 		return desc, 0, false
 	}
 	return region.Desc(), offset, true
-}
-
-// putDesc writes a zero-copy source into a header.
-func putDesc(h []uint64, d rail.RegionDesc, offset int) {
-	_, _ = d.AppendBinary(bytesOf(h[manifestDesc:manifestOffset])[:0])
-	h[manifestOffset] = uint64(offset)
-}
-
-// directRows opens zero-copy rows that a header of rank r points to: size bytes.
-func (p *plane) directRows(c *call, r int, h []uint64, size int) []byte {
-	remote := p.importRegion(c, r, bytesOf(h[manifestDesc:manifestOffset])[:rail.RegionDescSize])
-	if remote == nil {
-		return nil
-	}
-	off := h[manifestOffset]
-	if off > uint64(len(remote.Mapped)) || uint64(len(remote.Mapped))-off < uint64(size) {
-		p.lose(c, r, &ProtocolError{Call: c.name, Rank: r, What: "rows outside of their region, at offset", Expected: uint64(len(remote.Mapped)), Seen: off})
-		return nil
-	}
-	return remote.Mapped[off : off+uint64(size)]
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/railbond/railbond/lowp"
+	"github.com/railbond/railbond/rail"
 )
 
 // maxBias is the most bias tensors of a combine.
@@ -30,30 +31,29 @@ type NormalCombine struct {
 // to bf16, nearest even. weights [T, K], if not nil, gets the sums of the weights
 // sent back. X in memory of Comm.Alloc is read where it stands. Masked ranks add
 // nothing. The error is an *ArgumentError, after which nothing was sent, or a
-// *LostError.
+// *LostError; a rank that was lost on the way adds to the tokens that were summed
+// before.
 func (n *Normal) Combine(a *NormalCombine, out []lowp.BF16, weights []float32) error {
 	const name = "normal combine"
+	if n.comm.closed.Load() {
+		return rail.ErrClosed
+	}
 	if err := n.checkCombine(name, a, out, weights); err != nil {
 		return err
 	}
 	n.combines++
 	c := &n.call
-	n.begin(c, name, n.combines)
-	if c.epoch > depth {
-		n.awaitAll(c, nmCombineDone, c.epoch-depth)
-	}
+	n.begin(c, name, n.combines, a.WaitCost)
+	n.claim(c, nmCombineDone)
 	zeroCopy := n.announceCombine(c, a)
 	for s := range n.ranks {
-		n.meetCombine(c, s, a, zeroCopy)
+		n.meetCombine(c, s, a)
 	}
-	clear(weights)
+	n.sumRounds(c, a, out, zeroCopy)
 	if weights != nil {
 		n.sumWeights(c, a, weights)
 	}
-	if err := n.sumRounds(c, a, out, zeroCopy); err != nil {
-		return err
-	}
-	n.signalAll(c, nmCombineDone, c.epoch)
+	n.signalAll(nmCombineDone, c.epoch)
 	if zeroCopy {
 		n.awaitAll(c, nmCombineDone, c.epoch)
 	}
@@ -61,9 +61,12 @@ func (n *Normal) Combine(a *NormalCombine, out []lowp.BF16, weights []float32) e
 }
 
 func (n *Normal) checkCombine(call string, a *NormalCombine, out []lowp.BF16, weights []float32) error {
+	if a == nil {
+		return &ArgumentError{Call: call, What: "input", Reason: "it is nil"}
+	}
 	h := a.Handle
-	if h == nil || !h.filled || len(h.sendTo) != n.ranks {
-		return &ArgumentError{Call: call, What: "handle", Reason: "it is not from a dispatch of this plane"}
+	if err := h.check(call, n); err != nil {
+		return err
 	}
 	if len(a.Bias) > maxBias {
 		return &ArgumentError{Call: call, What: "bias", Reason: fmt.Sprintf("%d tensors, at most %d", len(a.Bias), maxBias)}
@@ -89,9 +92,9 @@ func (n *Normal) checkCombine(call string, a *NormalCombine, out []lowp.BF16, we
 }
 
 // combineAt views a combine manifest: header, then weights [rows, K].
-func (l *nmLayout) combineAt(mem []byte, base, parity, peer int) ([]uint64, []float32) {
+func (l *nmLayout) combineAt(mem []byte, base, parity, peer int) (*header, []float32) {
 	off := base + (parity*l.ranks+peer)*l.combineManifestBytes
-	return header(mem, off), view[float32](mem, off+manifestHeader, l.MaxTokens*l.Shape.TopK)
+	return headerAt(mem, off), view[float32](mem, off+manifestHeader, l.MaxTokens*l.Shape.TopK)
 }
 
 // announceCombine sends every source its manifest and says whether the rows are
@@ -116,71 +119,68 @@ func (n *Normal) announceCombine(c *call, a *NormalCombine) (zeroCopy bool) {
 		header[manifestLanes], header[manifestFormat] = uint64(h.TopK), flags
 		header[manifestTokens], header[manifestBase] = uint64(h.first[r]), n.combineSent[r]
 		if zeroCopy {
-			putDesc(header, desc, offset)
+			header.putDesc(desc, offset)
 		}
 		size := manifestHeader
 		if a.TopKWeights != nil {
 			size += 4 * copy(w, a.TopKWeights[h.first[r]*h.TopK:(h.first[r]+h.count[r])*h.TopK])
 		}
 		out := n.combineOut + (c.parity*n.ranks+r)*n.combineManifestBytes
-		n.write(c, r, n.combineMeta+(c.parity*n.ranks+n.nmLayout.rank)*n.combineManifestBytes, n.mem[out:out+size])
-		n.signal(c, nmCombineMeta, r, c.epoch)
+		n.write(r, n.combineMeta+(c.parity*n.ranks+n.nmLayout.rank)*n.combineManifestBytes, n.mem[out:out+size])
+		n.signal(nmCombineMeta, r, c.epoch)
 	}
 	return zeroCopy
 }
 
 // meetCombine waits for the manifest of rank s and notes where its rows will be.
-func (n *Normal) meetCombine(c *call, s int, a *NormalCombine, zeroCopy bool) {
+func (n *Normal) meetCombine(c *call, s int, a *NormalCombine) {
 	h, in := a.Handle, &n.in[s]
 	*in = incoming{rows: len(h.sendTo[s])}
 	if s == n.nmLayout.rank {
-		in.ok = true
+		in.ok, in.weights = true, a.TopKWeights != nil
 		n.combined[s] = rowSource{mem: bytesOf(a.X), base: h.first[s] * 2 * n.Hidden, stride: 2 * n.Hidden, limit: h.count[s]}
 		return
 	}
-	ok := n.await(c, nmCombineMeta, s, c.epoch)
-	if a.WaitCost != nil {
-		a.WaitCost[s] += int64(n.comm.endpoint.Now().Sub(c.start))
-	}
-	if !ok {
+	if !n.await(c, nmCombineMeta, s, c.epoch) {
 		return
 	}
-	header, _ := n.combineAt(n.mem, n.combineMeta, c.parity, s)
+	from, _ := n.combineAt(n.mem, n.combineMeta, c.parity, s)
+	header := *from
 	flags := header[manifestFormat]
-	if !n.checkHeader(c, s, header, uint64(n.MaxTokens), uint64(n.TopK), flags&(nmZeroCopy|nmWeights)) {
+	if !n.checkHeader(c, s, &header, uint64(n.MaxTokens), uint64(n.TopK), flags&(nmZeroCopy|nmWeights)) {
 		return
 	}
-	if header[manifestRows] != uint64(in.rows) || header[manifestLanes] != uint64(h.TopK) {
-		n.lose(c, s, &ProtocolError{Call: c.name, Rank: s, What: "rows to combine:", Expected: uint64(in.rows), Seen: header[manifestRows]})
+	if header[manifestRows] != uint64(in.rows) {
+		n.protocol(c, s, "rows to combine:", uint64(in.rows), header[manifestRows])
 		return
 	}
-	in.ok, in.base = true, header[manifestBase]
+	if header[manifestLanes] != uint64(h.TopK) {
+		n.protocol(c, s, "top-k", uint64(h.TopK), header[manifestLanes])
+		return
+	}
+	in.base, in.weights = header[manifestBase], flags&nmWeights != 0
 	if flags&nmZeroCopy == 0 {
 		in.rounds = n.rounds(h.Tokens)
+		in.ok = true
 		return
 	}
-	first := min(header[manifestTokens], uint64(n.ranks*n.MaxTokens))
-	rows := n.directRows(c, s, header, (int(first)+in.rows)*2*n.Hidden)
-	if rows == nil && in.rows > 0 {
-		in.ok = false
-		return
-	}
-	n.combined[s] = rowSource{mem: rows, base: int(first) * 2 * n.Hidden, stride: 2 * n.Hidden, limit: in.rows}
+	first := int(min(header[manifestTokens], uint64(n.ranks*n.MaxTokens)))
+	rows := n.directRows(c, s, &header, (first+in.rows)*2*n.Hidden)
+	n.combined[s] = rowSource{mem: rows, base: first * 2 * n.Hidden, stride: 2 * n.Hidden, limit: in.rows}
+	in.ok = rows != nil
 }
 
 // sumWeights adds up, rank by rank, the weights that came back.
 func (n *Normal) sumWeights(c *call, a *NormalCombine, sum []float32) {
 	h := a.Handle
+	clear(sum)
 	for s := range n.ranks {
-		_, w := n.combineAt(n.mem, n.combineMeta, c.parity, s)
-		header, _ := n.combineAt(n.mem, n.combineMeta, c.parity, s)
-		if s == n.nmLayout.rank {
-			if a.TopKWeights == nil {
-				continue
-			}
-			w = a.TopKWeights[h.first[s]*h.TopK:]
-		} else if !n.in[s].ok || header[manifestFormat]&nmWeights == 0 {
+		if !n.in[s].weights || n.comm.masked[s].Load() {
 			continue
+		}
+		_, w := n.combineAt(n.mem, n.combineMeta, c.parity, s)
+		if s == n.nmLayout.rank {
+			w = a.TopKWeights[h.first[s]*h.TopK:]
 		}
 		for i, t := range h.sendTo[s] {
 			for k := range h.TopK {
@@ -192,7 +192,7 @@ func (n *Normal) sumWeights(c *call, a *NormalCombine, sum []float32) {
 
 // sumRounds moves and sums the rows, a round of this rank's tokens at a time; see
 // exchange for why it cannot lock up.
-func (n *Normal) sumRounds(c *call, a *NormalCombine, out []lowp.BF16, zeroCopy bool) error {
+func (n *Normal) sumRounds(c *call, a *NormalCombine, out []lowp.BF16, zeroCopy bool) {
 	h := a.Handle
 	mine, most := n.rounds(h.Tokens), n.rounds(h.Tokens)
 	for s := range n.ranks {
@@ -209,18 +209,15 @@ func (n *Normal) sumRounds(c *call, a *NormalCombine, out []lowp.BF16, zeroCopy 
 			continue
 		}
 		for i := range n.ranks {
-			n.takeCombine(c, (n.nmLayout.rank+i)%n.ranks, j, h)
+			n.takeCombine(c, (n.nmLayout.rank+i)%n.ranks, j)
 		}
-		if err := n.sumRound(c, a, out, j); err != nil {
-			return err
+		n.sumRound(a, out, j)
+		for !n.allKept(c) {
+			n.rewind()
+			n.sumRound(a, out, j) // without the rows that may have changed under it
 		}
-		for s := range n.ranks {
-			if n.active(s) && n.in[s].rounds > 0 {
-				n.signal(c, nmCombineTaken, s, n.in[s].base+uint64(j)+1)
-			}
-		}
+		n.closeRound(c, j)
 	}
-	return nil
 }
 
 // stageCombine copies the rows of round j of every source into its slots.
@@ -244,7 +241,7 @@ func (n *Normal) stageCombine(c *call, a *NormalCombine, j int) {
 		}
 		n.cursor[s] = end
 		n.stageRows(c, a, s, round, h.first[s]+from, end-from)
-		n.signal(c, nmCombineRound, s, round)
+		n.signal(nmCombineRound, s, round)
 	}
 }
 
@@ -257,12 +254,12 @@ func (n *Normal) stageRows(c *call, a *NormalCombine, s int, round uint64, row, 
 	}
 	c.traffic.Staged += uint64(count * 2 * w)
 	if !n.links[s].mapped() && count > 0 {
-		n.write(c, s, n.pairOff(n.combineLand, round, n.nmLayout.rank, 0), n.mem[base:base+count*n.stride])
+		n.write(s, n.pairOff(n.combineLand, round, n.nmLayout.rank, 0), n.mem[base:base+count*n.stride])
 	}
 }
 
 // takeCombine waits for round j of rank s and notes where its rows are.
-func (n *Normal) takeCombine(c *call, s, j int, h *Handle) {
+func (n *Normal) takeCombine(c *call, s, j int) {
 	in := &n.in[s]
 	if s == n.nmLayout.rank || in.rounds == 0 || !in.ok {
 		return
@@ -285,7 +282,7 @@ func (n *Normal) takeCombine(c *call, s, j int, h *Handle) {
 }
 
 // sumRound sums the tokens of round j.
-func (n *Normal) sumRound(c *call, a *NormalCombine, out []lowp.BF16, j int) error {
+func (n *Normal) sumRound(a *NormalCombine, out []lowp.BF16, j int) {
 	h, w := a.Handle, n.Hidden
 	for t := j * n.chunk; t < min((j+1)*n.chunk, h.Tokens); t++ {
 		n.rows = n.rows[:0]
@@ -297,24 +294,9 @@ func (n *Normal) sumRound(c *call, a *NormalCombine, out []lowp.BF16, j int) err
 				n.addRow(r)
 			}
 		}
-		if err := lowp.WeightedSum(out[t*w:(t+1)*w], n.rows, n.ones[:len(n.rows)]); err != nil {
-			return err
-		}
+		// Its only error is about lengths, which are given here.
+		_ = lowp.WeightedSum(out[t*w:(t+1)*w], n.rows, n.ones[:len(n.rows)])
 	}
-	for s := range n.in {
-		rows := uint64(n.in[s].next - n.in[s].first)
-		n.in[s].first = n.in[s].next
-		bytes := rows * uint64(2*w)
-		c.traffic.Logical += bytes
-		if s == n.nmLayout.rank {
-			continue
-		}
-		c.traffic.Physical += bytes
-		if n.links[s].mapped() {
-			n.links[s].addTraffic(bytes)
-		}
-	}
-	return nil
 }
 
 // addRow adds the next row of rank r to the sum of the current token.
@@ -322,8 +304,35 @@ func (n *Normal) addRow(r int) {
 	in, src := &n.in[r], &n.combined[r]
 	i := in.next
 	in.next++
-	if !in.ok || i >= src.limit {
+	if !in.ok || i >= src.limit || n.comm.masked[r].Load() {
 		return
 	}
 	n.rows = append(n.rows, view[lowp.BF16](src.mem, src.base+i*src.stride, n.Hidden))
+}
+
+// rewind goes back to the first row of the round.
+func (n *Normal) rewind() {
+	for s := range n.in {
+		n.in[s].next = n.in[s].first
+	}
+}
+
+// closeRound books the rows of a round and tells their ranks that they were taken.
+func (n *Normal) closeRound(c *call, j int) {
+	for s := range n.in {
+		in := &n.in[s]
+		bytes := uint64((in.next - in.first) * 2 * n.Hidden)
+		in.first = in.next
+		c.traffic.Logical += bytes
+		if !n.active(s) {
+			continue
+		}
+		c.traffic.Physical += bytes
+		if n.links[s].mapped() {
+			n.links[s].addTraffic(bytes)
+		}
+		if in.rounds > 0 {
+			n.signal(nmCombineTaken, s, in.base+uint64(j)+1)
+		}
+	}
 }

@@ -62,6 +62,9 @@ type Handle struct {
 	// N are the received rows, Tokens the tokens sent, TopK their lanes.
 	N, Tokens, TopK int
 
+	of        *Normal
+	srcIdx    []int32    // room for SrcIdx
+	inRank    []bool     // room for InRank
 	sendTo    [][]uint32 // [R] tokens sent to each rank, ascending
 	first     []int      // [R] first row from each rank
 	count     []int      // [R] rows from each rank
@@ -72,9 +75,10 @@ type Handle struct {
 // NewHandle allocates a handle for the plane's largest call.
 func (n *Normal) NewHandle() *Handle {
 	h := &Handle{
+		of:         n,
 		RankPrefix: make([]int32, n.ranks*n.ranks),
-		SrcIdx:     make([]int32, 0, n.ranks*n.MaxTokens),
-		InRank:     make([]bool, 0, n.ranks*n.MaxTokens),
+		srcIdx:     make([]int32, n.ranks*n.MaxTokens),
+		inRank:     make([]bool, n.ranks*n.MaxTokens),
 		sendTo:     make([][]uint32, n.ranks),
 		first:      make([]int, n.ranks),
 		count:      make([]int, n.ranks),
@@ -84,6 +88,36 @@ func (n *Normal) NewHandle() *Handle {
 		h.sendTo[r] = make([]uint32, 0, n.MaxTokens)
 	}
 	return h
+}
+
+// check is the error of a handle that is of no dispatch of plane n, or was changed
+// since, or nil.
+func (h *Handle) check(call string, n *Normal) error {
+	if h == nil || h.of != n || !h.filled {
+		return &ArgumentError{Call: call, What: "handle", Reason: "it is not from a dispatch of this plane"}
+	}
+	rows := 0
+	ok := len(h.SrcIdx) == h.N && len(h.InRank) == h.Tokens*n.ranks && h.TopK >= 1 && h.TopK <= n.TopK
+	for s := 0; ok && s < n.ranks; s++ {
+		rows += h.count[s]
+		ok = rows <= h.N && ascending(h.SrcIdx[h.first[s]:h.first[s]+h.count[s]], h.srcTokens[s])
+	}
+	if !ok || rows != h.N {
+		return &ArgumentError{Call: call, What: "handle", Reason: "it was changed since the dispatch that filled it"}
+	}
+	return nil
+}
+
+// ascending says whether tokens grow and stay in [0, limit).
+func ascending(tokens []int32, limit int) bool {
+	last := int32(-1)
+	for _, t := range tokens {
+		if t <= last {
+			return false
+		}
+		last = t
+	}
+	return int(last) < limit
 }
 
 // NormalRecv is the output of a normal dispatch: N rows, one per (token, rank), by
@@ -102,8 +136,9 @@ type NormalRecv struct {
 	// Handle is for combine and for cached dispatches.
 	Handle *Handle
 
-	rows int
-	mem  []byte
+	format Format // BF16 or FP8
+	rows   int
+	mem    []byte
 }
 
 // NewRecv allocates an output with room for rows rows (R·M is always enough) and K
@@ -114,13 +149,16 @@ func (n *Normal) NewRecv(f Format, rows, topk int, registered bool) (*NormalRecv
 		return nil, &ArgumentError{Call: "new recv", What: "shape", Reason: fmt.Sprintf(
 			"%d rows of %d, top-k %d of %d", rows, n.ranks*n.MaxTokens, topk, n.TopK)}
 	}
+	if f != BF16 && f != FP8 {
+		return nil, &ArgumentError{Call: "new recv", What: "format", Reason: fmt.Sprintf("%v; normal mode carries bf16, and fp8 with fp32 scales", f)}
+	}
 	var x, q, scales int
 	if f == BF16 {
 		x = rows * n.Hidden
 	} else {
 		q, scales = rows*n.Hidden, rows*lowp.Groups(n.Hidden)
 	}
-	r := &NormalRecv{Handle: n.NewHandle(), rows: rows}
+	r := &NormalRecv{Handle: n.NewHandle(), format: f, rows: rows}
 	size := offheap.Size[lowp.BF16](x) + offheap.Size[lowp.E4M3](q) + offheap.Size[float32](scales) +
 		offheap.Size[int64](rows*topk) + offheap.Size[float32](rows*topk) + offheap.Size[int32](n.local)
 	mem, err := n.tensorMemory(size, registered, &r.mem)

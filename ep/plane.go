@@ -6,7 +6,9 @@ package ep
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
+	"github.com/railbond/railbond/internal/rowcopy"
 	"github.com/railbond/railbond/rail"
 )
 
@@ -21,8 +23,9 @@ type link struct {
 	remote *rail.Remote
 	// imported are regions of the peer that messages pointed to, by identity.
 	imported map[uint32]*rail.Remote
-	beat     uint64 // last heartbeat seen
-	beatAt   rail.Time
+	sign     bool      // a word of the peer was found raised since the last look
+	beat     uint64    // last heartbeat seen
+	signAt   rail.Time // when the last sign of life was noticed
 }
 
 // mapped says whether the peer's memory can be read directly.
@@ -38,8 +41,14 @@ type plane struct {
 	mem     []byte
 	links   []link
 	beats   uint64
-	traffic Traffic // of the call that finished last
+	beatAt  rail.Time     // when this rank sent its last heartbeat
+	fence   atomic.Uint64 // see kept
+	traffic Traffic       // of the call that finished last
+	large   bool          // the current call delivers more than the caches hold; see put
 }
+
+// largeBytes is what one rank's share of the caches may be taken to hold.
+const largeBytes = 1 << 20
 
 // Traffic counts what one call moved, as seen by this rank, in bytes of payload.
 type Traffic struct {
@@ -71,39 +80,65 @@ func newPlane(ctx context.Context, c *Comm, name, shape string, size int) (*plan
 	if err != nil {
 		return nil, err
 	}
+	// All shapes are looked at before anything else, so that all ranks stop at a
+	// wrong one and none waits for another.
 	for r, b := range blobs {
-		if err := p.join(ctx, r, b, shape); err != nil {
+		if err := p.agree(r, b, shape); err != nil {
+			return nil, err
+		}
+	}
+	for r, b := range blobs {
+		if r == c.rank {
+			continue
+		}
+		if err := p.join(ctx, r, b[:rail.RegionDescSize]); err != nil {
 			return nil, err
 		}
 	}
 	// Nobody may send before everybody has imported, or an early close could be
 	// taken for a loss.
-	return p, c.group.Barrier(ctx, "ep "+name+" ready")
+	if err := c.group.Barrier(ctx, "ep "+name+" ready"); err != nil {
+		return nil, err
+	}
+	return p, nil
 }
 
-func (p *plane) join(ctx context.Context, r int, blob []byte, shape string) error {
+// agree says whether rank r has the same plane: its blob is a region's descriptor,
+// then the shape.
+func (p *plane) agree(r int, blob []byte, shape string) error {
 	if len(blob) < rail.RegionDescSize {
 		return &rail.FormatError{What: "plane descriptor", Reason: fmt.Sprintf("rank %d sent %d bytes", r, len(blob))}
 	}
 	if theirs := string(blob[rail.RegionDescSize:]); theirs != shape {
 		return &ShapeMismatchError{What: p.name, Rank: p.comm.rank, Other: r, Mine: shape, Their: theirs}
 	}
-	if r == p.comm.rank {
-		return nil
+	d, err := rail.ParseRegionDesc(blob[:rail.RegionDescSize])
+	if err != nil {
+		return err
 	}
+	// Everything is laid out alike, so offsets of this rank's own region must hold
+	// at the peer's too.
+	if d.Size != uint64(len(p.mem)) {
+		return &ShapeMismatchError{What: p.name, Rank: p.comm.rank, Other: r,
+			Mine: fmt.Sprintf("%d bytes", len(p.mem)), Their: fmt.Sprintf("%d bytes", d.Size)}
+	}
+	return nil
+}
+
+func (p *plane) join(ctx context.Context, r int, desc []byte) error {
 	l := &p.links[r]
 	l.peer = p.comm.peers[r]
 	l.imported = make(map[uint32]*rail.Remote)
 	var err error
-	if l.remote, err = l.peer.Import(ctx, blob[:rail.RegionDescSize]); err != nil {
+	if l.remote, err = l.peer.Import(ctx, desc); err != nil {
 		return err
+	}
+	if l.mapped() && len(l.remote.Mapped) < len(p.mem) {
+		return &rail.FormatError{What: "mapping", Reason: fmt.Sprintf("%d bytes of rank %d, want %d", len(l.remote.Mapped), r, len(p.mem))}
 	}
 	l.stream, err = l.peer.Stream(rail.StreamOptions{Rail: p.comm.rank + r})
 	return err
 }
-
-// active says whether r takes part in calls and is not this rank.
-func (p *plane) active(r int) bool { return r != p.comm.rank && !p.comm.masked[r].Load() }
 
 // wordOff is where the word of a kind about peer r stands.
 func (p *plane) wordOff(kind, r int) int { return (kind*p.comm.size + r) * rail.WordSize }
@@ -111,147 +146,20 @@ func (p *plane) wordOff(kind, r int) int { return (kind*p.comm.size + r) * rail.
 // wordBytes is the space of all words of n kinds.
 func wordBytes(kinds, ranks int) int { return kinds * ranks * rail.WordSize }
 
-// write posts bytes to the same offset scheme at peer r; a failure masks it.
-func (p *plane) write(c *call, r, off int, src []byte) {
-	if err := p.links[r].stream.Write(p.links[r].remote, off, src); err != nil {
-		p.lose(c, r, err)
-	}
-}
-
-// signal raises the word of a kind at peer r.
-func (p *plane) signal(c *call, kind, r int, value uint64) {
-	if p.comm.masked[r].Load() {
-		return
-	}
-	l := &p.links[r]
-	if err := l.stream.Signal(l.remote, p.wordOff(kind, p.comm.rank), value); err != nil {
-		p.lose(c, r, err)
-	}
-}
-
-// A call is one collective call in progress, from its send half to its end.
-type call struct {
-	name    string
-	epoch   uint64 // from 1
-	parity  int    // which of the depth buffers it uses
-	start   rail.Time
-	end     rail.Time
-	losses  []Loss // ranks that this call masked
-	traffic Traffic
-}
-
-func (p *plane) begin(c *call, name string, epoch uint64) {
-	c.name, c.epoch, c.parity = name, epoch, int(epoch%depth)
-	c.losses = c.losses[:0]
-	c.traffic = Traffic{}
-	p.restart(c)
-}
-
-// restart gives the receive half of a split call its own deadline.
-func (p *plane) restart(c *call) {
-	c.start = p.comm.endpoint.Now()
-	c.end = c.start.Add(p.comm.timeout)
-}
-
-// finish returns nil, or the *LostError of the ranks that the call masked.
-func (p *plane) finish(c *call) error {
-	p.traffic = c.traffic
-	if len(c.losses) == 0 {
-		return nil
-	}
-	return &LostError{Call: c.name, Epoch: c.epoch, Rank: p.comm.rank, Losses: append([]Loss(nil), c.losses...)}
-}
-
-// lose masks r because of err.
-func (p *plane) lose(c *call, r int, err error) {
-	if p.comm.masked[r].Swap(true) {
-		return
-	}
-	c.losses = append(c.losses, Loss{Rank: r, Cause: err})
-}
-
-// wordHeartbeat is the kind of the heartbeat words; every plane has them first.
-const wordHeartbeat = 0
-
-// await waits until the word of a kind from peer r is at least value, and says
-// whether it came. A peer that died, or that has shown no sign of life for half of
-// the timeout, is masked. A peer that is itself held up by a silent rank sends
-// heartbeats, and gets the whole timeout.
-func (p *plane) await(c *call, kind, r int, value uint64) bool {
-	if p.comm.masked[r].Load() {
-		return false
-	}
-	l := &p.links[r]
-	slice := p.comm.timeout / 8
-	off := p.wordOff(kind, r)
-	if rail.LoadWord(p.mem, off) >= value {
-		return true
-	}
-	for {
-		now := p.comm.endpoint.Now()
-		seen, err := l.stream.Wait(p.region, off, value, min(now.Add(slice), c.end))
-		if err == nil {
-			return true
-		}
-		now = p.comm.endpoint.Now()
-		timeout, ok := err.(*rail.TimeoutError)
-		if !ok || now >= c.end || p.silent(c, r, now) {
-			if ok {
-				timeout.Waited, timeout.Seen = now.Sub(c.start), seen
-			}
-			p.lose(c, r, err)
-			return false
-		}
-		p.heartbeat(c)
-	}
-}
-
-// silent says whether r has shown no sign of life for half of the timeout.
-func (p *plane) silent(c *call, r int, now rail.Time) bool {
-	l := &p.links[r]
-	beat := rail.LoadWord(p.mem, p.wordOff(wordHeartbeat, r))
-	if beat != l.beat {
-		l.beat, l.beatAt = beat, now
-	}
-	return now.Sub(max(c.start, l.beatAt)) >= p.comm.timeout/2
-}
-
-// heartbeat tells every peer that this rank lives, though it is held up.
-func (p *plane) heartbeat(c *call) {
-	p.beats++
-	for r := range p.links {
-		if p.active(r) {
-			p.signal(c, wordHeartbeat, r, p.beats)
-		}
-	}
-}
-
-// importRegion opens a region that a message of peer r pointed to.
-func (p *plane) importRegion(c *call, r int, desc []byte) *rail.Remote {
-	l := &p.links[r]
-	d, err := rail.ParseRegionDesc(desc)
-	if err != nil {
-		p.lose(c, r, err)
-		return nil
-	}
-	if m, ok := l.imported[d.ID]; ok && m.Desc == d {
-		return m
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), p.comm.timeout)
-	defer cancel()
-	m, err := l.peer.Import(ctx, desc)
-	if err != nil {
-		p.lose(c, r, err)
-		return nil
-	}
-	l.imported[d.ID] = m
-	return m
-}
-
 // addTraffic credits bytes that were read straight from a peer's memory to its
 // rails.
 func (l *link) addTraffic(rx uint64) {
 	if a, ok := l.stream.(interface{ AddTraffic(tx, rx uint64) }); ok {
 		a.AddTraffic(0, rx)
+	}
+}
+
+// put copies a row to an output: past the caches if the call delivers more than
+// they hold.
+func (p *plane) put(dst, src []byte) {
+	if p.large {
+		rowcopy.Stream(dst, src)
+	} else {
+		rowcopy.Cached(dst, src)
 	}
 }

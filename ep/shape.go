@@ -5,6 +5,7 @@ package ep
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/railbond/railbond/lowp"
@@ -39,6 +40,9 @@ func (s Shape) validate(call string, ranks int) error {
 			return &ArgumentError{Call: call, What: f.what, Reason: fmt.Sprintf("%d is not between 1 and %d", f.n, f.max)}
 		}
 	}
+	if ranks < 1 || ranks > 1<<20 {
+		return &ArgumentError{Call: call, What: "ranks", Reason: fmt.Sprintf("%d is not between 1 and %d", ranks, 1<<20)}
+	}
 	if s.Experts%ranks != 0 {
 		return &ArgumentError{Call: call, What: "experts", Reason: fmt.Sprintf(
 			"%d experts cannot be divided over %d ranks; use %d or %d", s.Experts, ranks, max(1, s.Experts/ranks)*ranks, (s.Experts/ranks+1)*ranks)}
@@ -46,8 +50,13 @@ func (s Shape) validate(call string, ranks int) error {
 	if s.TopK > s.Experts {
 		return &ArgumentError{Call: call, What: "top-k", Reason: fmt.Sprintf("%d is more than the %d experts", s.TopK, s.Experts)}
 	}
-	if s.Experts/ranks*ranks*s.MaxTokens > maxElements/s.Hidden {
-		return &ArgumentError{Call: call, What: "shape", Reason: "it is too large to address"}
+	// Row numbers are 32-bit in handles and layout ranges.
+	if s.MaxTokens > math.MaxInt32/ranks {
+		return &ArgumentError{Call: call, What: "max tokens", Reason: fmt.Sprintf(
+			"%d from each of %d ranks are more rows than 31 bits can number; use at most %d", s.MaxTokens, ranks, math.MaxInt32/ranks)}
+	}
+	if s.Experts*s.MaxTokens > maxElements/s.Hidden {
+		return &ArgumentError{Call: call, What: "shape", Reason: fmt.Sprintf("experts x max tokens x hidden is more than %d elements; make one of them smaller", maxElements)}
 	}
 	return nil
 }
