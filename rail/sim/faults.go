@@ -193,7 +193,6 @@ func (f *Fabric) portEvent(n *node, rail int, until int64) {
 	if until <= f.now {
 		return
 	}
-	p.freeAt = min(p.freeAt, f.now)
 	for _, c := range n.conns {
 		c.failRail(rail)
 	}

@@ -188,7 +188,7 @@ func (m *message) run(f *Fabric) {
 		f.release(m)
 		return
 	}
-	if m.dst.gone() || m.src.killed || f.down(m) || m.kind.request() && m.stream.conn.err != nil {
+	if m.dst.gone() || m.src.killed || f.down(m) || m.kind.request() && m.stream.failedFor() != nil {
 		f.traceMessage("vanish", m)
 		f.release(m)
 		return

@@ -13,6 +13,9 @@ import (
 // rank which polls sees time pass.
 const pollTime = 100
 
+// endless is a deadline so far away that it is none.
+const endless = forever / 4
+
 // maxPolls is how often in a row a rank may look at the clock for nothing.
 const maxPolls = 32
 
@@ -139,6 +142,9 @@ func (n *node) park(call string, c condition, until int64) error {
 // costs at least one poll.
 func (n *node) await(call string, c condition, until int64) (bool, error) {
 	until = max(until, n.fabric.now+pollTime)
+	if until > endless {
+		until = forever
+	}
 	for !c.ready() {
 		if n.fabric.now >= until {
 			return false, nil

@@ -180,21 +180,13 @@ func (s *stream) failed(m *message) {
 		s.conn.fail(&CompletionError{Call: o.kind.String(), Rail: railName(m.rail), Status: m.status, Region: o.region.ID})
 		return
 	}
-	if s.conn.rails[m.rail].health.Up() {
-		s.conn.failRail(m.rail) // posts this one again with the others
-		return
-	}
-	s.dispatch(m.seq, m.rail)
+	s.conn.failRail(m.rail) // posts this one again with the others
 }
 
 // abort drops everything under way; the stream has failed for good.
 func (s *stream) abort() {
 	for seq := s.low; seq < s.end; seq++ {
-		o := s.slot(seq)
-		src := o.src
-		s.finish(o)
-		// Late copies may still look here for their payload.
-		o.src = bytes.Clone(src)
+		s.finish(s.slot(seq))
 	}
 	s.conn.local.fabric.wake(s.conn.local)
 }

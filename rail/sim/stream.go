@@ -108,8 +108,17 @@ func (w *waitWord) String() string {
 	return fmt.Sprintf("rank %d to raise the word at %d from %d to %d", w.s.conn.peer.rank, w.off, rail.LoadWord(w.mem, w.off), w.value)
 }
 
+// failedFor is why the stream has failed; what it sent lands no more, since its
+// owner may use the memory again.
+func (s *stream) failedFor() error {
+	if s.err == nil && s.conn.err != nil {
+		return s.conn.err
+	}
+	return s.err
+}
+
 // broken says whether the stream will not move any more.
-func (s *stream) broken() bool { return s.err != nil || s.conn.err != nil || s.conn.closed }
+func (s *stream) broken() bool { return s.failedFor() != nil || s.conn.closed }
 
 func (s *stream) Write(dst *rail.Remote, off int, src []byte) error {
 	f := s.conn.local.fabric
