@@ -10,7 +10,9 @@
 // first by the five criteria of the low-latency test of MSCCL++ (counts, layout
 // ranges, uniform rows, no NaN, closeness of the combined tokens), then element by
 // element against package ep/reference. Only the verdicts are gathered. A rank that
-// is lost on the way is recorded, and the rest goes on without it.
+// is lost on the way is recorded, and the rest goes on without it. For that, no
+// verdict changes which calls a rank makes: ranks learn of a loss, and of wrong
+// bytes, at different calls, and all must come to the same number.
 //
 // Run makes all planes at the start, and their memory lives as long as the job's
 // ep.Comm. Outputs are outside of the Go heap and are freed shape by shape. Nothing

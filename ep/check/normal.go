@@ -4,6 +4,7 @@
 package check
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/railbond/railbond/ep"
@@ -31,6 +32,7 @@ type normal struct {
 
 	quantised map[payload.Kind][]reference.Input
 	want      expected[*reference.NormalRecv]
+	sums      expected[[]lowp.BF16]
 }
 
 // checkNormal makes all checks of one round.
@@ -253,10 +255,10 @@ func (n *normal) bias(count, tokens int) ([][]lowp.BF16, error) {
 
 // combineAndCompare needs a dispatch of the same kind into recv before it.
 func (n *normal) combineAndCompare(kind payload.Kind, biases int, y []lowp.BF16) error {
-	return n.combine(kind, biases, 0, y, true)
+	return n.combine(kind, biases, 0, y)
 }
 
-func (n *normal) combine(kind payload.Kind, biases, variant int, y []lowp.BF16, compare bool) error {
+func (n *normal) combine(kind payload.Kind, biases, variant int, y []lowp.BF16) error {
 	inputs, err := n.tokens(kind)
 	if err != nil {
 		return err
@@ -277,10 +279,9 @@ func (n *normal) combine(kind payload.Kind, biases, variant int, y []lowp.BF16, 
 		n.lose(err)
 		return err
 	}
-	if !compare {
-		return nil
-	}
-	want, err := n.expectSum(&in, variant, bias)
+	want, err := n.sums.get(n.masked(), fmt.Sprint(kind, variant, biases), func() ([]lowp.BF16, error) {
+		return n.expectSum(&in, variant, bias)
+	})
 	if err != nil {
 		return err
 	}
@@ -316,11 +317,15 @@ func (n *normal) combineWeights() error {
 		n.lose(err)
 		return err
 	}
-	want, err := n.expectWeights(&in)
+	weights, err := n.expectWeights(&in)
 	if err != nil {
 		return err
 	}
-	return reference.CompareCombinedWeights(n.rank, in.TopK, got, want)
+	rowsWant, err := n.expectSum(&in, 0, nil)
+	if err != nil {
+		return err
+	}
+	return errors.Join(reference.CompareCombinedWeights(n.rank, in.TopK, got, weights), reference.CompareCombined(n.rank, in.Hidden, out, rowsWant))
 }
 
 func (n *normal) expectWeights(in *reference.Input) ([]float32, error) {

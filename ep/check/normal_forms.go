@@ -38,10 +38,9 @@ func sameRows(got, want *reference.NormalRecv) error {
 // cached repeats the routing of the last dispatch with other tokens.
 func (n *normal) cached() error {
 	const kind = payload.Adversarial
-	if err := n.dispatch(ep.NormalDispatch{}, payload.Random, n.recv); err != nil {
-		return err
-	}
-	if err := n.dispatch(ep.NormalDispatch{Handle: n.recv.Handle}, kind, n.other); err != nil {
+	first := n.dispatchAndCompare(ep.NormalDispatch{}, payload.Random)
+	second := n.dispatch(ep.NormalDispatch{Handle: n.recv.Handle}, kind, n.other)
+	if err := errors.Join(first, second); err != nil {
 		return err
 	}
 	want, err := n.expect(&ep.NormalDispatch{}, kind)
@@ -101,17 +100,10 @@ func (n *normal) registered() error {
 		a.X = n.sharedX[:len(inputs[n.rank].X)]
 		copy(a.X, inputs[n.rank].X)
 	}
-	if err := n.dispatch(a, kind, n.recv); err != nil {
-		return err
-	}
+	err := n.dispatchAndCompare(a, kind)
 	fill(n.sharedX, poisonNaN)
-	want, err := n.expect(&a, kind)
-	if err != nil {
-		return err
-	}
-	err = want.Compare(n.asResult(n.recv, 0))
 	for variant := range 2 {
-		err = errors.Join(err, n.combine(kind, 0, variant, n.sharedY, true))
+		err = errors.Join(err, n.combine(kind, 0, variant, n.sharedY))
 		fill(n.sharedY, poisonNaN)
 	}
 	return err
@@ -123,11 +115,7 @@ func (n *normal) repeatedDispatch() error {
 	kinds := [2]payload.Kind{payload.Adversarial, payload.Random}
 	var errs []error
 	for i := range repeats {
-		if i >= repeats-2 {
-			errs = append(errs, n.dispatchAndCompare(ep.NormalDispatch{}, kinds[i%2]))
-			continue
-		}
-		errs = append(errs, n.dispatch(ep.NormalDispatch{}, kinds[i%2], n.recv))
+		errs = append(errs, n.dispatchAndCompare(ep.NormalDispatch{}, kinds[i%2]))
 	}
 	return errors.Join(errs...)
 }
@@ -136,7 +124,7 @@ func (n *normal) repeatedDispatch() error {
 func (n *normal) repeatedCombine() error {
 	var errs []error
 	for i := range repeats {
-		errs = append(errs, n.combine(payload.Random, 0, i%2, n.y, i >= repeats-2))
+		errs = append(errs, n.combine(payload.Random, 0, i%2, n.y))
 	}
 	return errors.Join(errs...)
 }
