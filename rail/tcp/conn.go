@@ -58,6 +58,7 @@ type conn struct {
 	streams   []*stream
 	orphans   opList
 	downSince rail.Time // when the last rail went; 0 while one is up
+	down      []bool    // by rail: given up since it was last up
 	ended     bool      // no goroutine may start any more
 
 	importMu sync.Mutex
@@ -95,6 +96,7 @@ func newConn(p *Provider, self, peer int, remote address) *conn {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	rails := max(len(p.rails), len(remote.rails))
+	c.down = make([]bool, rails)
 	start := p.Now()
 	for i := range rails * c.perRail {
 		r := i / c.perRail

@@ -15,11 +15,12 @@ import (
 // adopt makes a wire of a socket that has passed the handshake. An older wire in
 // the same place is cut: its peer has given it up.
 func (c *conn) adopt(l *link, sock *net.TCPConn) error {
-	if old := l.wire.Load(); old != nil {
+	old := l.wire.Load()
+	if old != nil {
 		old.fail(fmt.Errorf("tcp: rail %s: replaced by a new connection", l.name))
 	}
 	c.mu.Lock()
-	if c.ended || c.closing.Load() || l.wire.Load() != nil {
+	if c.ended || c.closing.Load() || l.wire.Load() != old && l.wire.Load() != nil {
 		c.mu.Unlock()
 		_ = sock.Close()
 		return errGone
@@ -81,6 +82,7 @@ func (c *conn) admit(w *wire) {
 	w.l.health.Pass()
 	w.l.cause, w.l.refused = nil, false
 	c.downSince = 0
+	c.down[w.l.rail] = false
 	w.up.Store(true)
 	c.wasUp.Store(true)
 	orphans := c.orphans
@@ -92,31 +94,29 @@ func (c *conn) admit(w *wire) {
 	c.notify()
 }
 
-// lost takes a failed wire out of its link and moves its operations on. carried
-// says that it had been up.
-func (c *conn) lost(w *wire, carried bool, cause error, ops opList) {
+// detach takes a failed wire out of its link, before its socket is closed: who
+// sees the end of the connection also sees it counted. carried says that it had
+// been up, moved how many operations go elsewhere.
+func (c *conn) detach(w *wire, carried bool, cause error, moved int) {
 	l := w.l
-	c.mu.Lock()
-	if l.wire.Load() == w {
-		l.wire.Store(nil)
+	l.stats.retries.Add(uint64(moved))
+	if !errors.Is(cause, errGone) && !c.closing.Load() {
+		c.p.log.Warn("connection of a rail lost", "rank", c.rank, "rail", l.name, "conn", l.index, "moved", moved, "cause", cause)
 	}
-	l.health.Fail(int64(c.p.Now()))
-	l.cause = cause
-	if carried && !c.ended && !c.railUp(l.rail) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.wire.Load() == w { // else a new one has taken its place already
+		l.wire.Store(nil)
+		l.health.Fail(int64(c.p.Now()))
+		l.cause = cause
+	}
+	if carried && !c.ended && !c.down[l.rail] && !c.railUp(l.rail) {
+		c.down[l.rail] = true
 		l.stats.failovers.Add(1)
 	}
 	if c.downSince == 0 && !c.anyUp() {
 		c.downSince = c.p.Now()
 	}
-	c.mu.Unlock()
-	l.stats.retries.Add(uint64(ops.n))
-	if !errors.Is(cause, errGone) && !c.closing.Load() {
-		c.p.log.Warn("connection of a rail lost", "rank", c.rank, "rail", l.name, "conn", l.index, "moved", ops.n, "cause", cause)
-	}
-	c.repost(ops)
-	c.wakeBlocked()
-	c.notify()
-	c.p.monitor.kick()
 }
 
 func (c *conn) railUp(r int) bool {

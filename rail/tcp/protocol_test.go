@@ -246,6 +246,7 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 	g.conns[1].silence()
 	g.conns[0].awaitEnd()
 	g.conns[1].awaitEnd()
+	eventually(t, "the failure is counted", func() bool { return total(g.victim.to.Rails()).Failovers > 0 })
 	if n := total(g.victim.to.Rails()).Failovers; n != 1 {
 		t.Errorf("the rail was given up %d times, want once", n)
 	}

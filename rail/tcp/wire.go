@@ -182,10 +182,13 @@ func (w *wire) fail(cause error) {
 	ops.splice(&w.queue)
 	w.inflight = opList{}
 	w.mu.Unlock()
-	carried := w.up.Swap(false)
+	w.c.detach(w, w.up.Swap(false), cause, ops.n)
 	_ = w.sock.Close()
 	w.kick()
-	w.c.lost(w, carried, cause, ops)
+	w.c.repost(ops)
+	w.c.wakeBlocked()
+	w.c.notify()
+	w.c.p.monitor.kick()
 }
 
 func (w *wire) ended() bool {
