@@ -136,8 +136,8 @@ func (c *Comm) Rails() [][]rail.RailStats {
 }
 
 // Close frees all memory and planes; later calls on them return rail.ErrClosed. No
-// call may be under way. It is not collective: peers that still need this rank
-// find it silent, and gone once its endpoint is closed.
+// call may be under way here. It is not collective: a peer that is still in a call
+// finds this rank lost, so meet in Group.Barrier before it.
 func (c *Comm) Close() error {
 	c.closed.Store(true)
 	c.mu.Lock()

@@ -239,25 +239,33 @@ func (r *nmRunner) rowBytes(recv *NormalRecv) []byte {
 	return bytesOf(recv.X[:n])
 }
 
+var nmShapes = []struct {
+	ranks  int
+	shape  Shape
+	tokens []int
+}{
+	{1, Shape{MaxTokens: 8, Hidden: 256, TopK: 2, Experts: 4}, nil},
+	{2, Shape{MaxTokens: 100, Hidden: 512, TopK: 4, Experts: 8}, nil},
+	{2, Shape{MaxTokens: 50, Hidden: 7, TopK: 6, Experts: 6}, []int{0, 50}},
+	{3, Shape{MaxTokens: 17, Hidden: 136, TopK: 3, Experts: 9}, []int{17, 0, 5}},
+	{3, Shape{MaxTokens: 4, Hidden: 128, TopK: 2, Experts: 3}, []int{0, 0, 0}},
+	{4, Shape{MaxTokens: 150, Hidden: 7168, TopK: 2, Experts: 16}, []int{150, 100, 1, 77}},
+	{5, Shape{MaxTokens: 3, Hidden: 1, TopK: 5, Experts: 5}, []int{3, 2, 1, 0, 3}},
+	{8, Shape{MaxTokens: 40, Hidden: 1000, TopK: 8, Experts: 16}, []int{40, 30, 20, 10, 5, 1, 0, 40}},
+}
+
 func TestNormal(t *testing.T) {
-	for _, fp8 := range []bool{false, true} {
-		for _, registered := range []bool{false, true} {
-			for _, c := range []struct {
-				ranks  int
-				shape  Shape
-				tokens []int
-			}{
-				{1, Shape{MaxTokens: 8, Hidden: 256, TopK: 2, Experts: 4}, nil},
-				{2, Shape{MaxTokens: 100, Hidden: 512, TopK: 4, Experts: 8}, nil},
-				{3, Shape{MaxTokens: 17, Hidden: 136, TopK: 3, Experts: 9}, []int{17, 0, 5}},
-				{4, Shape{MaxTokens: 700, Hidden: 7168, TopK: 2, Experts: 16}, []int{700, 600, 1, 333}},
-				{5, Shape{MaxTokens: 3, Hidden: 1, TopK: 5, Experts: 5}, []int{3, 2, 1, 0, 3}},
-			} {
-				t.Run(fmt.Sprintf("fp8=%v/registered=%v/%d ranks/%v", fp8, registered, c.ranks, c.shape), func(t *testing.T) {
+	for _, w := range []world{shmWorld, tcpWorld, tcp4World, simWorld, faultyWorld} {
+		for i, c := range nmShapes {
+			for form := range 4 {
+				fp8, registered := form&1 != 0, form&2 != 0
+				if w.name != "shm" && form != i%4 {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/fp8=%v/registered=%v/%d ranks/%v", w.name, fp8, registered, c.ranks, c.shape), func(t *testing.T) {
 					nc := newNMCase(t, c.ranks, c.shape, fp8, c.tokens, 2)
-					nc.registered = registered
-					nc.bias = c.ranks % 3
-					runWorld(t, c.ranks, overShm, Options{}, func(r *testRank) error {
+					nc.registered, nc.bias = registered, c.ranks%3
+					runWorld(t, c.ranks, w, Options{}, func(r *testRank) error {
 						run, err := newNMRunner(nc, r)
 						if err != nil {
 							return err
@@ -269,4 +277,19 @@ func TestNormal(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Some ranks read in place, others through staging: each decides for itself.
+func TestNormalMixed(t *testing.T) {
+	c := newNMCase(t, 3, Shape{MaxTokens: 60, Hidden: 1000, TopK: 3, Experts: 6}, false, []int{60, 41, 9}, 3)
+	runWorld(t, 3, shmWorld, Options{}, func(r *testRank) error {
+		mine := *c
+		mine.registered = r.rank == 1
+		run, err := newNMRunner(&mine, r)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = run.recv.Close() }()
+		return run.all()
+	})
 }
