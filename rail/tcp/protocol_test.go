@@ -6,6 +6,7 @@ package tcp
 import (
 	"bytes"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,29 +188,62 @@ func TestFlushTimesOut(t *testing.T) {
 	}
 }
 
-// TestWriteIsHeldBack: a window or a cap that is full stops Write until its
-// deadline, and the sequence has no hole afterwards.
+// TestWriteIsHeldBack: a window or a cap that is full stops Write until the
+// provider's deadline, and the sequence has no hole afterwards.
 func TestWriteIsHeldBack(t *testing.T) {
 	for name, opts := range map[string]Options{
 		"window": {Window: minWindow}, "bytes": {MaxInflightBytes: 4096},
 	} {
 		t.Run(name, func(t *testing.T) {
-			opts.AckTimeout, opts.PeerTimeout = 400*time.Millisecond, 100*time.Millisecond
+			opts.AckTimeout, opts.PeerTimeout = 200*time.Millisecond, 100*time.Millisecond
 			g := newRogue(t, 1, opts)
 			s := open(t, g.victim, rail.StreamOptions{})
 			rem := &rail.Remote{Desc: rail.RegionDesc{ID: 5, Key: 6, Size: 1 << 20}}
+			var acked atomic.Uint64
+			stop := g.conns[0].chatter(&acked)
+			defer stop()
 			var err error
-			n := 0
-			for ; err == nil && n < 1000; n++ {
+			for n := 0; err == nil && n < 1000; n++ {
 				err = s.Write(rem, 0, make([]byte, 100))
 			}
 			var te *rail.TimeoutError
-			var pe *rail.PeerError
-			if !errors.As(err, &te) && !errors.As(err, &pe) {
-				t.Fatalf("after %d writes without an ack the error is %v, want a timeout", n, err)
+			if !errors.As(err, &te) || te.Call != "write" || te.Rank != 1 {
+				t.Fatalf("error is %v, want a *rail.TimeoutError of a write to rank 1", err)
 			}
+			quit := make(chan struct{})
+			defer close(quit)
+			go func() {
+				for {
+					select {
+					case <-g.conns[0].got:
+						acked.Add(1)
+					case <-quit:
+						return
+					}
+				}
+			}()
+			must(t, s.Flush(soon(g.victim)))
+			must(t, s.Write(rem, 0, make([]byte, 100)))
+			must(t, s.Flush(soon(g.victim)))
 		})
 	}
+}
+
+// chatter keeps the connection alive and acknowledges what acked says.
+func (c *rogueConn) chatter(acked *atomic.Uint64) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(5 * time.Millisecond):
+				c.send(header{kind: frameAck, ack: acked.Load()}, nil)
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
 }
 
 func TestGoodbye(t *testing.T) {

@@ -218,11 +218,14 @@ func (s *stream) awaitRoom(call string) error {
 	return s.await(call, s.c.p.deadline(), (*stream).roomy)
 }
 
-// abandon keeps the sequence whole when a call fails after it took a number:
-// the operation goes out as an empty frame when there is room again.
+// abandon keeps the sequence whole when a call fails after it took a number: the
+// operation goes out nonetheless, without the caller's memory.
 func (s *stream) abandon(o *op) {
-	if o.kind == frameWrite {
-		o.buf = o.buf[:0]
+	switch {
+	case o.kind == frameWrite:
+		o.buf = nil
+	case o.kind == frameReadReq && o.flags&flagImport == 0:
+		o.value, o.buf = 1, make([]byte, 1)
 	}
 	var l opList
 	l.push(o)
