@@ -116,6 +116,17 @@ func TestRulesToComeAreNoDeadlock(t *testing.T) {
 	}
 }
 
+// TestLongPauseIsNoDeadlock: a rank that will wake up is waited for.
+func TestLongPauseIsNoDeadlock(t *testing.T) {
+	f := newFabric(t, Options{Ranks: 2, Script: "pause rank=1 at=1us for=60s"})
+	err := f.Run(func(rank int) error {
+		return f.Group(rank).Barrier(context.Background(), "meet")
+	})
+	if err != nil || f.Now() < time.Minute {
+		t.Errorf("error is %v at %v, want none after a minute", err, f.Now())
+	}
+}
+
 // TestPanicIsAnError: a rank that panics does not take the others along.
 func TestPanicIsAnError(t *testing.T) {
 	f := newFabric(t, Options{Ranks: 3})
