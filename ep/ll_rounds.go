@@ -13,7 +13,7 @@ import "github.com/railbond/railbond/internal/rowcopy"
 // it waits for theirs, so the rank that is furthest behind can always go on.
 
 // ringBytes is about what one rank stages per round.
-const ringBytes = 1 << 19
+const ringBytes = 2 << 20
 
 // ringSource is where the rows of one rank in the current call are.
 type ringSource struct {
@@ -89,9 +89,8 @@ func (l *LowLatency) stageRound(p *PendingCombine, j int) {
 		from, to := int(at[j]), int(at[j+1])
 		for n, row := range l.ringFrom[r*l.pairRows+from : r*l.pairRows+to] {
 			off := l.ringOff(r, round, min(n, l.ringRows()-1))
-			rowcopy.Stream(l.mem[off:off+2*h], bytesOf(p.args.X[int(row)*h:(int(row)+1)*h]))
+			rowcopy.Cached(l.mem[off:off+2*h], bytesOf(p.args.X[int(row)*h:(int(row)+1)*h]))
 		}
-		rowcopy.Fence()
 		c.traffic.Staged += uint64((to - from) * 2 * h)
 		l.signal(llCombineRound, r, round)
 	}
