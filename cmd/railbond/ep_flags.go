@@ -61,10 +61,18 @@ func (f *epJobFlags) resolve() (job.Options, error) {
 			return o, cli.Usagef("--ranks: say how many ranks to simulate")
 		}
 		if _, err := sim.NewFabric(sim.Options{Ranks: o.Ranks, Rails: o.SimRails, Seed: o.SimSeed, Script: o.SimScript}); err != nil {
-			return o, &cli.UsageError{Err: err}
+			return o, simUsage(err)
 		}
 	}
 	return o, nil
+}
+
+// simUsage names the flag that a simulated network cannot be made from.
+func simUsage(err error) error {
+	if errors.As(err, new(*sim.ScriptError)) {
+		return cli.Usagef("--sim-script: %w", err)
+	}
+	return cli.Usagef("--ranks, --sim-rails: %w", err)
 }
 
 // readScript takes an argument with a rule in it for a script, and another for a file.

@@ -91,14 +91,14 @@ func (c *checker) failure(err error) *Failure {
 	var m *reference.MismatchError
 	var lost *ep.LostError
 	switch {
-	case errors.As(err, &lost):
-		f.Kind = KindLost
 	case errors.As(err, &m):
 		f.Kind, f.What = KindMismatch, m.What
 		f.Message = strings.ReplaceAll(f.Message, "reference: ", "")
 		f.Rank, f.Expert, f.Row, f.Column, f.SourceRank, f.Token = m.Rank, m.Expert, m.Row, m.Column, m.SourceRank, m.Token
 		f.GotBits, f.WantBits = fmt.Sprintf("%#x", m.Got.Bits), fmt.Sprintf("%#x", m.Want.Bits)
 		f.Got, f.Want, f.Differing, f.Compared = m.Got.Text, m.Want.Text, m.Count, m.Of
+	case errors.As(err, &lost):
+		f.Kind = KindLost
 	}
 	return f
 }
