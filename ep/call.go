@@ -36,7 +36,7 @@ func (p *plane) begin(c *call, name string, epoch uint64, cost []int64) {
 // restart gives the receive half of a split call its own deadline.
 func (p *plane) restart(c *call) {
 	c.start = p.comm.endpoint.Now()
-	c.end = c.start.Add(p.comm.timeout)
+	c.end = c.start.Add(p.comm.timeout - p.comm.timeout/reservePart)
 	// Signs of life from before count for nothing.
 	for r := range p.links {
 		if l := &p.links[r]; l.peer != nil {

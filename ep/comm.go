@@ -159,13 +159,19 @@ type Memory struct {
 // Bytes is the memory, page-aligned and zeroed at first.
 func (m *Memory) Bytes() []byte { return m.region.Bytes() }
 
-// Alloc makes registered memory of at least n bytes. It lives until Close of the
-// Comm.
-func (c *Comm) Alloc(n int) (*Memory, error) {
+// Alloc makes registered memory of at least n bytes, all of it resident. It lives
+// until Close of the Comm.
+func (c *Comm) Alloc(n int) (*Memory, error) { return c.alloc(n, c.endpoint.Alloc) }
+
+// AllocSparse is Alloc for memory that is large and mostly unused, such as the
+// output of a low-latency dispatch: its pages are taken when they are touched.
+func (c *Comm) AllocSparse(n int) (*Memory, error) { return c.alloc(n, c.endpoint.AllocSparse) }
+
+func (c *Comm) alloc(n int, from func(int) (*rail.Region, error)) (*Memory, error) {
 	if c.closed.Load() {
 		return nil, rail.ErrClosed
 	}
-	r, err := c.endpoint.Alloc(n)
+	r, err := from(n)
 	if err != nil {
 		return nil, err
 	}

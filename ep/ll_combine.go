@@ -23,8 +23,9 @@ type LowLatencyCombine struct {
 	Tokens      int         // T
 	TopK        int         // K
 
-	// ZeroCopy lets peers read X where it stands; X must be in memory of
-	// Comm.Alloc and must not change until the call (its receive half) returns.
+	// ZeroCopy lets peers read X where it stands although the call is split; X must
+	// be in memory of Comm.Alloc and must not change until the receive half returns.
+	// A call that is not split does so by itself where it can.
 	ZeroCopy bool
 	// WaitCost [R], if not nil, is added the nanoseconds waited for each rank.
 	WaitCost []int64
@@ -80,21 +81,20 @@ func (l *LowLatency) combineSend(a *LowLatencyCombine, out []lowp.BF16, whole bo
 	if err := l.checkCombine(name, a, out); err != nil {
 		return nil, err
 	}
-	var from *rail.Region
-	offset := 0
-	if a.ZeroCopy {
-		var ok bool
-		if from, offset, ok = l.comm.find(bytesOf(a.X)); !ok {
-			return nil, &ArgumentError{Call: name, What: "x", Reason: "zero-copy needs memory of Comm.Alloc"}
-		}
+	from, offset, registered := l.comm.find(bytesOf(a.X))
+	if a.ZeroCopy && !registered {
+		return nil, &ArgumentError{Call: name, What: "x", Reason: "zero-copy needs memory of Comm.Alloc"}
 	}
 	p := &l.combine[(l.combines+1)%depth]
 	if p.open {
 		return nil, &BusyError{Call: name, Open: depth}
 	}
 	l.combines++
-	p.args, p.out, p.open, p.own = *a, out, true, whole || a.ZeroCopy
-	p.rounds = whole && !a.ZeroCopy && !l.push
+	p.args, p.out, p.open = *a, out, true
+	// A whole call returns only when all peers are done, so it may lend its rows.
+	p.args.ZeroCopy = a.ZeroCopy || whole && registered && !l.push
+	p.own = whole || a.ZeroCopy
+	p.rounds = whole && !p.args.ZeroCopy && !l.push
 	l.begin(&p.call, name, l.combines, a.WaitCost)
 	l.claim(&p.call, llCombineDone)
 	base := 0

@@ -83,6 +83,17 @@ type llRunner struct {
 	out  []lowp.BF16
 	rank int
 	want *reference.LowLatencyRecv
+	mask []bool // ranks that are known to be lost
+}
+
+// lose makes the runner expect results without the ranks.
+func (l *llRunner) lose(ranks ...int) (err error) {
+	l.mask = make([]bool, l.ranks)
+	for _, r := range ranks {
+		l.mask[r] = true
+	}
+	l.want, err = reference.LowLatencyDispatch(l.inputs, l.rank, l.options(l.mask))
+	return err
 }
 
 func newLLRunner(c *llCase, r *testRank) (*llRunner, error) {
@@ -141,17 +152,22 @@ func (l *llRunner) experts() {
 
 func (l *llRunner) checkDispatch() error { return l.want.Compare(asResult(l.ll, l.recv)) }
 
-func (l *llRunner) checkCombine(masked func(int) bool) error {
+// combined is what combine gives without the masked ranks.
+func (l *llRunner) combined(mask []bool) ([]lowp.BF16, error) {
 	in := l.inputs[l.rank]
 	buf := make([]lowp.BF16, in.Hidden)
-	want, err := reference.LowLatencyCombine(in, func(token, lane int) []lowp.BF16 {
+	return reference.LowLatencyCombine(in, func(token, lane int) []lowp.BF16 {
 		expertRow(buf, in.X[token*in.Hidden:(token+1)*in.Hidden], int(in.TopKIdx[token*in.TopK+lane]))
 		return buf
-	}, masked)
+	}, func(expert int) bool { return mask != nil && mask[expert/l.ll.local] })
+}
+
+func (l *llRunner) checkCombine() error {
+	want, err := l.combined(l.mask)
 	if err != nil {
 		return err
 	}
-	return reference.CompareCombined(l.rank, in.Hidden, l.out, want)
+	return reference.CompareCombined(l.rank, l.inputs[l.rank].Hidden, l.out, want)
 }
 
 // A llMode is a way to make the calls.
@@ -209,7 +225,7 @@ func (l *llRunner) round(m llMode) error {
 	if err := l.combine(m); err != nil {
 		return err
 	}
-	return l.checkCombine(nil)
+	return l.checkCombine()
 }
 
 // shapes are chosen for their edges: one rank, odd counts, hidden sizes around the

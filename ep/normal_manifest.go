@@ -268,6 +268,8 @@ func (n *Normal) prefix(c *call, h *Handle) {
 			}
 			if j == n.nmLayout.rank {
 				v = int32(n.in[i].rows)
+			} else if n.comm.masked[j].Load() {
+				v = 0
 			}
 			if i > 0 {
 				v += h.RankPrefix[(i-1)*n.ranks+j]

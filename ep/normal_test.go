@@ -67,6 +67,8 @@ type nmRunner struct {
 	x    []lowp.BF16
 	recv *NormalRecv
 	y    []lowp.BF16
+	out  []lowp.BF16
+	mask []bool // ranks that are known to be lost
 }
 
 func newNMRunner(c *nmCase, r *testRank) (*nmRunner, error) {
@@ -111,7 +113,7 @@ func (r *nmRunner) dispatch(h *Handle, worst, align int) error {
 
 func (r *nmRunner) check(worst, align int) error {
 	want, err := reference.NormalDispatch(r.inputs, r.rank, reference.NormalOptions{
-		Experts: r.shape.Experts, ExpertAlignment: align, WorstCase: worst,
+		Experts: r.shape.Experts, ExpertAlignment: align, WorstCase: worst, Masked: r.mask,
 	})
 	if err != nil {
 		return err
@@ -154,7 +156,36 @@ func (r *nmRunner) source(s, t, rank int, dst []lowp.BF16) {
 	}
 }
 
-func (r *nmRunner) combine() error {
+// isMasked says whether the runner expects nothing of rank.
+func (r *nmRunner) isMasked(rank int) bool { return r.mask != nil && r.mask[rank] }
+
+func (r *nmRunner) biases() ([][]lowp.BF16, error) {
+	var bias [][]lowp.BF16
+	for b := range r.bias {
+		p, err := payload.Make(payload.Random, uint64(77+b), r.rank, r.inputs[r.rank].Tokens, r.shape.Hidden)
+		if err != nil {
+			return nil, err
+		}
+		bias = append(bias, p)
+	}
+	return bias, nil
+}
+
+// combined is what combine gives without the masked ranks.
+func (r *nmRunner) combined(masked func(int) bool) ([]lowp.BF16, error) {
+	bias, err := r.biases()
+	if err != nil {
+		return nil, err
+	}
+	buf := make([]lowp.BF16, r.shape.Hidden)
+	return reference.NormalCombine(r.inputs[r.rank], r.ranks, r.shape.Experts, func(t, rank int) []lowp.BF16 {
+		r.source(r.rank, t, rank, buf)
+		return buf
+	}, bias, masked)
+}
+
+// callCombine makes the call with what the test's experts make of the rows.
+func (r *nmRunner) callCombine() (weights []float32, err error) {
 	w, k, h := r.shape.Hidden, r.shape.TopK, r.recv.Handle
 	for s := range r.ranks {
 		for i := h.first[s]; i < h.first[s]+h.count[s]; i++ {
@@ -162,35 +193,28 @@ func (r *nmRunner) combine() error {
 		}
 	}
 	in := r.inputs[r.rank]
-	out := make([]lowp.BF16, in.Tokens*w)
-	weights := make([]float32, in.Tokens*k)
-	poison(out)
-	var bias [][]lowp.BF16
-	for b := range r.bias {
-		p, err := payload.Make(payload.Random, uint64(77+b), r.rank, in.Tokens, w)
-		if err != nil {
-			return err
-		}
-		bias = append(bias, p)
+	r.out, weights = make([]lowp.BF16, in.Tokens*w), make([]float32, in.Tokens*k)
+	poison(r.out)
+	bias, err := r.biases()
+	if err != nil {
+		return nil, err
 	}
 	a := &NormalCombine{X: r.y[:h.N*w], TopKWeights: r.recv.TopKWeights[:h.N*k], Bias: bias, Handle: h}
-	if err := r.n.Combine(a, out, weights); err != nil {
-		return err
-	}
-	buf := make([]lowp.BF16, w)
-	want, err := reference.NormalCombine(in, r.ranks, r.shape.Experts, func(t, rank int) []lowp.BF16 {
-		r.source(r.rank, t, rank, buf)
-		return buf
-	}, bias, nil)
+	return weights, r.n.Combine(a, r.out, weights)
+}
+
+func (r *nmRunner) checkCombine(weights []float32) error {
+	want, err := r.combined(r.isMasked)
 	if err != nil {
 		return err
 	}
-	if err := reference.CompareCombined(r.rank, w, out, want); err != nil {
+	if err := reference.CompareCombined(r.rank, r.shape.Hidden, r.out, want); err != nil {
 		return err
 	}
+	in := r.inputs[r.rank]
 	for i, e := range in.TopKIdx {
 		want := in.TopKWeights[i]
-		if e < 0 {
+		if e < 0 || r.isMasked(int(e)/r.n.local) {
 			want = 0
 		}
 		if weights[i] != want {
@@ -198,6 +222,14 @@ func (r *nmRunner) combine() error {
 		}
 	}
 	return nil
+}
+
+func (r *nmRunner) combine() error {
+	weights, err := r.callCombine()
+	if err != nil {
+		return err
+	}
+	return r.checkCombine(weights)
 }
 
 func (r *nmRunner) all() error {

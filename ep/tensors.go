@@ -9,9 +9,8 @@ import (
 )
 
 // NewRecv allocates an output that serves dispatches of format f, outside of the
-// Go heap. With registered it is in memory of Comm.Alloc, so that X can be given
-// to a zero-copy combine; registered memory is resident as a whole, other memory
-// as far as rows come. Free it with Close.
+// Go heap; pages are taken as rows come. With registered it is in registered memory:
+// a combine of its rows then reads them where they stand. Free it with Close.
 func (l *LowLatency) NewRecv(f Format, registered bool) (*Recv, error) {
 	rows := l.local * l.ranks * l.MaxTokens
 	var x, q, scales, packed int
@@ -43,7 +42,7 @@ func (l *LowLatency) NewRecv(f Format, registered bool) (*Recv, error) {
 // tensorMemory allocates registered memory, or private memory that *owned keeps.
 func (p *plane) tensorMemory(size int, registered bool, owned *[]byte) ([]byte, error) {
 	if registered {
-		m, err := p.comm.Alloc(size)
+		m, err := p.comm.AllocSparse(size)
 		if err != nil {
 			return nil, err
 		}

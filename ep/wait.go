@@ -17,6 +17,8 @@ import (
 const (
 	slicesPerTimeout = 16
 	patiencePart     = 2
+	creditPart       = 8  // for a word that was found raised: nobody knows since when
+	reservePart      = 64 // kept back for what follows the last wait
 )
 
 // wordHeartbeat is the kind of the heartbeat words; every plane has them first.
@@ -58,7 +60,7 @@ func (p *plane) stand(c *call, r, off int, value uint64, now rail.Time) bool {
 		}
 		seen, err := l.stream.Wait(p.region, off, value, until)
 		if err == nil {
-			l.sign = true
+			l.signAt = p.comm.endpoint.Now()
 			return true
 		}
 		now = p.comm.endpoint.Now()
@@ -77,10 +79,14 @@ func (p *plane) stand(c *call, r, off int, value uint64, now rail.Time) bool {
 func (p *plane) silent(c *call, r int, now rail.Time) bool {
 	l := &p.links[r]
 	beat := rail.LoadWord(p.mem, p.wordOff(wordHeartbeat, r))
-	if l.sign || beat != l.beat {
-		l.sign, l.beat, l.signAt = false, beat, now
+	patience := p.comm.timeout / patiencePart
+	if beat != l.beat {
+		l.beat, l.signAt = beat, now
 	}
-	return now.Sub(max(c.start, l.signAt)) >= p.comm.timeout/patiencePart
+	if l.sign {
+		l.sign, l.signAt = false, max(l.signAt, now.Add(p.comm.timeout/creditPart-patience))
+	}
+	return now.Sub(max(c.start, l.signAt)) >= patience
 }
 
 // heartbeat tells every peer, once in a slice, that this rank lives though it is
