@@ -45,7 +45,7 @@ func newEPCheck() *cobra.Command {
 	c.job.register(cmd)
 	c.size.register(cmd, check.DefaultTokens, check.DefaultHidden, check.DefaultTopK, check.DefaultExpertsPerRank)
 	flags.StringVar(&c.options.Mode, "mode", check.ModeLowLatency, "ll, normal or all")
-	flags.BoolVar(&c.options.FP8, "fp8", false, "check all fp8 formats")
+	flags.BoolVar(&c.options.FP8, "fp8", false, "check all fp8 formats, instead of bf16 and one of them")
 	flags.IntVar(&c.options.Rounds, "rounds", 1, "times that every check is made, each with other contents")
 	flags.Uint64Var(&c.options.Seed, "seed", 1, "seed of routing and contents")
 	flags.StringVar(&c.routing, "routing", "", "file of recorded routing (docs/routing.md) instead of random routing")
