@@ -35,16 +35,24 @@ func (e *OutsideError) Error() string {
 	return fmt.Sprintf("sim: %s: rank %d may only wait in the goroutine that Fabric.Run gave it; call it from the body of that rank", e.Call, e.Rank)
 }
 
-// A LostError says that a collective call cannot end because ranks are gone.
-type LostError struct {
-	Call string
-	What string
-	Lost []int
+// A MissingRanksError says that a collective call ended without some ranks, as the
+// error of this name does in package rendezvous. It comes with the blobs that did
+// arrive and unwraps to context.DeadlineExceeded when a deadline ended the wait.
+type MissingRanksError struct {
+	What    string        // the call, such as `all-gather "ep buffers"`
+	Size    int           // ranks of the job
+	Missing []int         // ranks that did not come, sorted
+	Lost    []int         // those of Missing that are known to be gone, sorted
+	Waited  time.Duration // in virtual time
+	Cause   error         // the context's error, or nil
 }
 
-func (e *LostError) Error() string {
-	return fmt.Sprintf("sim: %s %q: ranks %v are gone; leave them out or start them again", e.Call, e.What, e.Lost)
+func (e *MissingRanksError) Error() string {
+	return fmt.Sprintf("sim: %s: ranks %v of %d are missing after %v, of which %v are gone; find out what these ranks wait for or why they ended",
+		e.What, e.Missing, e.Size, e.Waited, e.Lost)
 }
+
+func (e *MissingRanksError) Unwrap() error { return e.Cause }
 
 // A CompletionError is an operation that came back with a status.
 type CompletionError struct {

@@ -4,9 +4,9 @@
 package sim
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/railbond/railbond/rail"
@@ -31,29 +31,43 @@ func (g *group) init(f *Fabric) { g.fabric, g.calls = f, make(map[int]*collectiv
 // collective is one call of all ranks.
 type collective struct {
 	fabric *Fabric
-	call   string
 	what   string
 	blobs  [][]byte
 	here   []bool
-	left   int // ranks that have not returned
+	back   []bool // has returned from the call
 	done   bool
+	bad    error // the ranks do not agree on the call
 }
 
-func (c *collective) ready() bool {
-	return c.done || slices.ContainsFunc(c.fabric.group.lost, func(r int) bool { return !c.here[r] })
+func (c *collective) ready() bool { return c.done || c.bad != nil }
+
+// missing are the ranks that have not come, and those of them that are gone.
+func (c *collective) missing() (missing, lost []int) {
+	for r, here := range c.here {
+		if here {
+			continue
+		}
+		missing = append(missing, r)
+		if slices.Contains(c.fabric.group.lost, r) {
+			lost = append(lost, r)
+		}
+	}
+	return missing, lost
 }
 
 func (c *collective) String() string {
-	var missing []int
-	for r, here := range c.here {
-		if !here {
-			missing = append(missing, r)
-		}
-	}
-	return fmt.Sprintf("ranks %v in %s %q", missing, c.call, c.what)
+	missing, _ := c.missing()
+	return fmt.Sprintf("ranks %v in %s", missing, c.what)
 }
 
-// run ends the call: the last blob has gone round.
+// settle ends the call a round trip after the last rank that can come has come.
+func (c *collective) settle() {
+	if missing, lost := c.missing(); !c.done && len(missing) == len(lost) {
+		f := c.fabric
+		f.at(f.now+2*int64(f.opts.Latency), c)
+	}
+}
+
 func (c *collective) run(f *Fabric) {
 	c.done = true
 	for _, n := range f.nodes {
@@ -69,10 +83,12 @@ type loss node
 func (l *loss) owner() *node { return nil }
 
 func (l *loss) run(f *Fabric) {
-	f.group.lost = append(f.group.lost, l.rank)
+	g := &f.group
+	g.lost = append(g.lost, l.rank)
+	slices.Sort(g.lost)
 	f.tracef("lost rank=%d", l.rank)
-	for _, n := range f.nodes {
-		f.wake(n)
+	for _, id := range slices.Sorted(maps.Keys(g.calls)) {
+		g.calls[id].settle()
 	}
 }
 
@@ -100,7 +116,8 @@ func (g *Group) LocalSize() int {
 	return min(per, g.Size()-first)
 }
 
-// Lost are the ranks known to be gone, in the order in which they went.
+// Lost are the ranks known to be gone, sorted. A killed rank is known to be gone
+// after Options.PeerTimeout.
 func (g *Group) Lost() []int {
 	g.node.fabric.mu.Lock()
 	defer g.node.fabric.mu.Unlock()
@@ -115,14 +132,16 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// Barrier returns when all ranks have called it.
+// Barrier returns when all ranks have called it, with the errors of AllGather.
 func (g *Group) Barrier(ctx context.Context, what string) error {
 	_, err := g.join(ctx, "barrier", what, nil)
 	return err
 }
 
-// AllGather gives every rank the blobs of all, by rank. what names the call and
-// must be the same on all ranks, which must make their calls in the same order.
+// AllGather gives every rank the blobs of all, by rank. It is matched by the order
+// of calls; what names the call and must be the same on all ranks. With a
+// *MissingRanksError the result holds the blobs that came, nil for the others, and
+// the group stays usable.
 func (g *Group) AllGather(ctx context.Context, what string, blob []byte) ([][]byte, error) {
 	return g.join(ctx, "all-gather", what, blob)
 }
@@ -137,53 +156,65 @@ func (g *Group) join(ctx context.Context, call, what string, blob []byte) ([][]b
 	if g.closed {
 		return nil, rail.ErrClosed
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("sim: %s %q: %w", call, what, err)
+	start, until := f.now, f.virtual(ctx)
+	if ctx.Err() != nil {
+		until = 0 // it still counts as a step
 	}
 	id := n.calls
 	n.calls++
-	c, err := f.group.enter(id, n, call, what, blob)
+	c := f.group.enter(id, n, fmt.Sprintf("%s %q", call, what), blob)
+	_, err := n.await(call, c, until)
+	f.group.leave(id, n, c)
 	if err != nil {
 		return nil, err
 	}
-	ok, err := n.await(call, c, f.virtual(ctx))
-	if err != nil {
-		return nil, err
+	if c.bad != nil {
+		return nil, c.bad
 	}
-	if !c.done {
-		return nil, f.group.incomplete(c, ok)
-	}
-	if c.left--; c.left == 0 {
-		delete(f.group.calls, id)
-	}
-	return slices.Clone(c.blobs), nil
+	return slices.Clone(c.blobs), c.incomplete(ctx, start)
 }
 
 // enter adds a rank to the call with this place in the order.
-func (g *group) enter(id int, n *node, call, what string, blob []byte) (*collective, error) {
+func (g *group) enter(id int, n *node, what string, blob []byte) *collective {
 	f := g.fabric
 	c := g.calls[id]
 	if c == nil {
 		size := len(f.nodes)
-		c = &collective{fabric: f, call: call, what: what, blobs: make([][]byte, size), here: make([]bool, size), left: size}
+		c = &collective{fabric: f, what: what, blobs: make([][]byte, size), here: make([]bool, size), back: make([]bool, size)}
 		g.calls[id] = c
 	}
-	if c.call != call || c.what != what {
-		return nil, fmt.Errorf("sim: rank %d calls %s %q while others call %s %q; all ranks must make the same calls in the same order",
-			n.rank, call, what, c.call, c.what)
+	if c.what != what && c.bad == nil {
+		c.bad = fmt.Errorf("sim: rank %d calls %s while others call %s; all ranks must make the same calls in the same order", n.rank, what, c.what)
+		f.at(f.now+int64(f.opts.Latency), c)
 	}
-	c.blobs[n.rank], c.here[n.rank] = bytes.Clone(blob), true
-	f.tracef("%s rank=%d what=%s", call, n.rank, what)
-	if !slices.Contains(c.here, false) {
-		f.at(f.now+2*int64(f.opts.Latency), c)
-	}
-	return c, nil
+	c.blobs[n.rank], c.here[n.rank] = append([]byte{}, blob...), true
+	f.tracef("%s rank=%d", what, n.rank)
+	c.settle()
+	return c
 }
 
-// incomplete says why a call did not end.
-func (g *group) incomplete(c *collective, lost bool) error {
-	if lost {
-		return &LostError{Call: c.call, What: c.what, Lost: slices.Clone(g.lost)}
+// leave forgets a call from which everybody has returned who ever will.
+func (g *group) leave(id int, n *node, c *collective) {
+	c.back[n.rank] = true
+	for r, back := range c.back {
+		if !back && !slices.Contains(g.lost, r) {
+			return
+		}
 	}
-	return fmt.Errorf("sim: %s %q: the deadline passed while waiting for %v", c.call, c.what, c)
+	delete(g.calls, id)
+}
+
+// incomplete says who was missing, nil if nobody was.
+func (c *collective) incomplete(ctx context.Context, start int64) error {
+	missing, lost := c.missing()
+	if len(missing) == 0 {
+		return nil
+	}
+	e := &MissingRanksError{What: c.what, Size: len(c.here), Missing: missing, Lost: lost, Waited: duration(c.fabric.now - start)}
+	if !c.done {
+		if e.Cause = ctx.Err(); e.Cause == nil {
+			e.Cause = context.DeadlineExceeded
+		}
+	}
+	return e
 }
