@@ -51,9 +51,15 @@ func (e *Endpoint) Rails() []RailStats {
 	return all
 }
 
-// Alloc makes a region of at least size bytes, zeroed, and registers it with
-// every provider.
-func (e *Endpoint) Alloc(size int) (*Region, error) {
+// Alloc makes a region of at least size bytes, zeroed and resident, and registers
+// it with every provider.
+func (e *Endpoint) Alloc(size int) (*Region, error) { return e.alloc(size, false) }
+
+// AllocSparse is Alloc for a region that is large and mostly unused: its pages are
+// taken when they are first touched, by this process or a peer.
+func (e *Endpoint) AllocSparse(size int) (*Region, error) { return e.alloc(size, true) }
+
+func (e *Endpoint) alloc(size int, sparse bool) (*Region, error) {
 	key, err := randomKey()
 	if err != nil {
 		return nil, err
@@ -63,7 +69,7 @@ func (e *Endpoint) Alloc(size int) (*Region, error) {
 	if e.closed {
 		return nil, ErrClosed
 	}
-	r, err := newRegion(e.nextID, key, size)
+	r, err := newRegion(e.nextID, key, size, sparse)
 	if err != nil {
 		return nil, err
 	}

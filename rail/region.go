@@ -59,33 +59,52 @@ func (r *Region) Close() error {
 	return nil
 }
 
-// newRegion maps size bytes (rounded up to whole pages), touched now so that no
-// page fault waits on the data path and resident memory is what was announced.
-func newRegion(id uint32, key uint64, size int) (*Region, error) {
+// newRegion maps size bytes, rounded up to whole pages. Unless the region is sparse,
+// its pages are taken now, so that no page fault waits on the data path and resident
+// memory is what was announced.
+func newRegion(id uint32, key uint64, size int, sparse bool) (*Region, error) {
 	if err := checkRoom(size, readMeminfo()); err != nil {
 		return nil, err
 	}
 	page := unix.Getpagesize()
 	size = (size + page - 1) / page * page
-	fd, err := unix.MemfdCreate(MemfdName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	fd, err := memoryFile(size, sparse)
 	if err != nil {
-		return nil, fmt.Errorf("rail: alloc: memfd_create: %w", err)
+		return nil, err
 	}
-	if err := reserve(fd, size); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("rail: alloc: no room for %d bytes of shared memory: %w; free memory or ask for a smaller shape", size, err)
+	flags := unix.MAP_SHARED
+	if !sparse {
+		flags |= unix.MAP_POPULATE
 	}
-	// A file that cannot shrink cannot give a bus error to those who map it.
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("rail: alloc: sealing the memory file: %w", err)
-	}
-	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("rail: alloc: mmap of %d bytes: %w", size, err)
 	}
 	return &Region{id: id, key: key, mem: mem, fd: fd}, nil
+}
+
+// memoryFile makes a memory file of whole pages that cannot change its size.
+func memoryFile(size int, sparse bool) (int, error) {
+	fd, err := unix.MemfdCreate(MemfdName, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, fmt.Errorf("rail: alloc: memfd_create: %w", err)
+	}
+	if sparse {
+		err = unix.Ftruncate(fd, int64(size))
+	} else {
+		err = reserve(fd, size)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("rail: alloc: no room for %d bytes of shared memory: %w; free memory or ask for a smaller shape", size, err)
+	}
+	// A file that cannot shrink cannot give a bus error to those who map it.
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("rail: alloc: sealing the memory file: %w", err)
+	}
+	return fd, nil
 }
 
 // reserveStep is how many bytes are reserved by one call. A signal (a profiler

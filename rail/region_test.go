@@ -33,7 +33,7 @@ func TestRegion(t *testing.T) {
 // TestRegionSizes: sizes too large for the host are left to TestCheckRoom.
 func TestRegionSizes(t *testing.T) {
 	for _, size := range []int{0, -1, math.MinInt} {
-		if r, err := newRegion(1, 2, size); err == nil {
+		if r, err := newRegion(1, 2, size, false); err == nil {
 			r.Close()
 			t.Errorf("a region of %d bytes was made", size)
 		}
@@ -128,5 +128,31 @@ func TestRemoteCheck(t *testing.T) {
 		if err := r.CheckWord("signal", off); (err == nil) != good {
 			t.Errorf("word at %d: error %v, want good %v", off, err, good)
 		}
+	}
+}
+
+// TestSparseRegionTakesPagesWhenTouched looks at the blocks of the memory file.
+func TestSparseRegionTakesPagesWhenTouched(t *testing.T) {
+	const size = 64 << 20
+	blocks := func(r *Region) int64 {
+		var st unix.Stat_t
+		if err := unix.Fstat(r.FD(), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Blocks * 512
+	}
+	for _, sparse := range []bool{false, true} {
+		r, err := newRegion(1, 2, size, sparse)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dense := blocks(r) >= size; dense == sparse {
+			t.Errorf("sparse %v: %d bytes of %d are resident", sparse, blocks(r), size)
+		}
+		r.Bytes()[size-1] = 1
+		if n := blocks(r); n == 0 {
+			t.Errorf("sparse %v: a touched page is not there", sparse)
+		}
+		_ = r.Close()
 	}
 }

@@ -23,7 +23,7 @@ const (
 
 func testRegion(tb testing.TB, size int) *Region {
 	tb.Helper()
-	r, err := newRegion(1, 2, size)
+	r, err := newRegion(1, 2, size, false)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func newEPBench() *cobra.Command {
 	flags.Lookup("tokens").Usage = "tokens of each rank (default 128, 4096 in normal mode)"
 	flags.StringVar(&o.Mode, "mode", bench.LowLatency, "ll or normal")
 	flags.BoolVar(&o.FP8, "fp8", false, "dispatch fp8 with scales per 128 channels instead of bf16")
-	flags.BoolVar(&o.ZeroCopy, "zero-copy", false, "put tensors in registered memory, which peers read where it stands")
+	flags.BoolVar(&o.Staged, "staged", false, "keep tensors in ordinary memory, so that rows are staged, instead of registered memory")
 	flags.StringVar(&o.Convention, "convention", bench.ConventionBoth, "barrier (every call after a barrier), loop (calls back to back) or both")
 	flags.IntVar(&o.Warmup, "warmup", 0, "rounds before the clock starts (default 5, 3 in normal mode)")
 	flags.IntVar(&o.Iters, "iters", 0, "timed rounds (default 50, 10 in normal mode)")

@@ -19,9 +19,9 @@ func writeBench(w io.Writer, r *bench.Report) error {
 	if r.Mode == bench.Normal {
 		mode = "normal"
 	}
-	path := ""
-	if r.Path != "staged" {
-		path = ", " + r.Path
+	path := ", tensors in registered memory"
+	if r.Path == "staged" {
+		path = ", tensors in ordinary memory (staged)"
 	}
 	fmt.Fprintf(w, "Dispatch and combine, %s mode: %d ranks over %s on %d cores\n", mode, r.Ranks, strings.Join(r.Providers, ","), r.Cores)
 	fmt.Fprintf(w, "%d tokens per rank x hidden %d in %s, top-%d of %d experts%s\n\n", r.Tokens, r.Hidden, r.Format, r.TopK, r.Ranks*r.ExpertsPerRank, path)
@@ -43,7 +43,8 @@ func writeBench(w io.Writer, r *bench.Report) error {
 		return err
 	}
 	if len(r.Memory) > 0 {
-		fmt.Fprintf(w, "\nShared memory per rank: %s announced, %s resident.\n", cli.FormatBytes(uint64(r.Memory[0].HintBytes)), cli.FormatBytes(uint64(r.Memory[0].ResidentBytes)))
+		fmt.Fprintf(w, "\nShared memory per rank: %s announced, %s resident; %s with registered tensors.\n", cli.FormatBytes(uint64(r.Memory[0].HintBytes)),
+			cli.FormatBytes(uint64(r.Memory[0].ResidentBytes)), cli.FormatBytes(uint64(r.Memory[0].TotalBytes)))
 	}
 	for _, l := range r.Losses {
 		fmt.Fprintf(w, "LOST rank %d, says rank %d in %s: %s\n", l.Rank, l.SeenBy, l.Call, l.Cause)

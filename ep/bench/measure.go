@@ -90,16 +90,15 @@ func Run(ctx context.Context, r *job.Rank, o Options, progress func(done, total 
 		m.total += 2 * o.Iters
 	}
 	m.rec.Rank = r.Group.Rank()
-	hint := 0
 	if o.Mode == Normal {
 		var s *normal
 		if s, err = newNormal(ctx, r, &o, table); err == nil {
-			m.subject, hint = s, s.n.MemoryBytes()
+			m.subject, m.rec.Memory = s, s.memory
 		}
 	} else {
 		var s *lowLatency
 		if s, err = newLowLatency(ctx, r, &o, table); err == nil {
-			m.subject, hint = s, s.ll.MemoryBytes()
+			m.subject, m.rec.Memory = s, s.memory
 		}
 	}
 	if err != nil {
@@ -112,14 +111,14 @@ func Run(ctx context.Context, r *job.Rank, o Options, progress func(done, total 
 	if err := r.Group.Barrier(ctx, "bench set-up"); err != nil {
 		return nil, err
 	}
-	if err := m.phases(hint); err != nil {
+	if err := m.phases(); err != nil {
 		return nil, err
 	}
 	return m.gather(ctx)
 }
 
 // phases runs warm-up, the copy, both conventions, and the copy again.
-func (m *measurer) phases(hint int) error {
+func (m *measurer) phases() error {
 	for range m.opts.Warmup {
 		m.call(m.subject.dispatch)
 		m.rec.DispatchTraffic = m.subject.traffic()
@@ -127,7 +126,7 @@ func (m *measurer) phases(hint int) error {
 		m.rec.CombineTraffic = m.subject.traffic()
 		m.step(1)
 	}
-	m.rec.Memory = measureMemory(hint)
+	m.rec.Memory.TotalBytes = sharedMemory(smaps)
 	if err := m.openCopy(); err != nil {
 		return err
 	}

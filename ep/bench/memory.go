@@ -15,13 +15,17 @@ import (
 // Memory is what a rank's plane takes.
 type Memory struct {
 	HintBytes int `json:"hint_bytes"` // what the size hint announces
-	// ResidentBytes is this process's share of all shared memory of the job
-	// (proportional set size): planes, barrier words and registered tensors.
+	// ResidentBytes is this process's share of the job's shared memory (proportional
+	// set size) once the plane stands.
 	ResidentBytes int `json:"resident_bytes"`
+	// TotalBytes is that share at the end, registered tensors included.
+	TotalBytes int `json:"total_bytes"`
 }
 
+const smaps = "/proc/self/smaps"
+
 func measureMemory(hint int) Memory {
-	return Memory{HintBytes: hint, ResidentBytes: sharedMemory("/proc/self/smaps")}
+	return Memory{HintBytes: hint, ResidentBytes: sharedMemory(smaps)}
 }
 
 // sharedMemory adds up the proportional set size of the mappings of regions, 0 if

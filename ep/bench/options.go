@@ -46,10 +46,11 @@ type Options struct {
 	// Convention of timing; default ConventionBoth.
 	Convention string
 
-	// ZeroCopy puts tensors in registered memory: normal mode then reads tokens and
-	// experts' outputs where they stand, low latency the experts' outputs.
-	// Otherwise tensors are in ordinary memory, and rows are staged.
-	ZeroCopy bool
+	// Staged puts all tensors in ordinary memory, so that rows must be staged.
+	// Otherwise they are in registered memory, as the engine allocates them, and
+	// peers read them where they stand: tokens in normal mode, experts' outputs in
+	// both.
+	Staged bool
 }
 
 // An OptionError says that an option cannot be right.

@@ -129,14 +129,14 @@ func (m *measurer) report(records []record) *Report {
 	rep := &Report{
 		Schema: Schema, Mode: o.Mode, Providers: m.rank.Providers, Ranks: m.rank.Group.Size(),
 		Tokens: o.Tokens, Hidden: o.Hidden, TopK: o.TopK, ExpertsPerRank: o.ExpertsPerRank,
-		Format: "bf16", Path: "staged", Cores: m.rank.Cores, SIMD: lowp.Features(), Iters: o.Iters,
+		Format: "bf16", Path: "zero-copy", Cores: m.rank.Cores, SIMD: lowp.Features(), Iters: o.Iters,
 		LostRanks: []int{}, Losses: []Loss{},
 	}
 	if o.FP8 {
 		rep.Format = "fp8"
 	}
-	if o.ZeroCopy {
-		rep.Path = "zero-copy"
+	if o.Staged {
+		rep.Path = "staged"
 	}
 	oneHost := m.rank.Group.LocalSize() == m.rank.Group.Size()
 	rep.Copy = copyLimit(records, oneHost)

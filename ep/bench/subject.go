@@ -27,12 +27,17 @@ type subject interface {
 type tensors struct {
 	comm       *ep.Comm
 	registered bool
+	sparse     bool // registered memory is mostly unused
 	owned      [][]byte
 }
 
 func (t *tensors) bytes(n int) ([]byte, error) {
 	if t.registered {
-		m, err := t.comm.Alloc(n)
+		alloc := t.comm.Alloc
+		if t.sparse {
+			alloc = t.comm.AllocSparse
+		}
+		m, err := alloc(n)
 		if err != nil {
 			return nil, err
 		}
@@ -74,12 +79,13 @@ func (t *tensors) tokens(o *Options, rank, n int) ([]lowp.BF16, error) {
 // lowLatency times the low-latency plane. Combine takes the dispatched rows as the
 // experts' outputs.
 type lowLatency struct {
-	ll   *ep.LowLatency
-	mem  tensors
-	args ep.LowLatencyDispatch
-	back ep.LowLatencyCombine
-	recv *ep.Recv
-	out  []lowp.BF16
+	ll     *ep.LowLatency
+	memory Memory
+	mem    tensors
+	args   ep.LowLatencyDispatch
+	back   ep.LowLatencyCombine
+	recv   *ep.Recv
+	out    []lowp.BF16
 }
 
 func newLowLatency(ctx context.Context, r *job.Rank, o *Options, table *routing.Table) (*lowLatency, error) {
@@ -88,13 +94,13 @@ func newLowLatency(ctx context.Context, r *job.Rank, o *Options, table *routing.
 	if err != nil {
 		return nil, err
 	}
-	s := &lowLatency{ll: ll, mem: tensors{comm: r.Comm}}
+	s := &lowLatency{ll: ll, mem: tensors{comm: r.Comm}, memory: measureMemory(ll.MemoryBytes())}
 	n := table.Tokens(rank)
 	format := ep.BF16
 	if o.FP8 {
 		format = ep.FP8
 	}
-	if s.recv, err = ll.NewRecv(format, o.ZeroCopy && !o.FP8); err != nil {
+	if s.recv, err = ll.NewRecv(format, !o.Staged && !o.FP8); err != nil {
 		return nil, err
 	}
 	x, err := s.mem.tokens(o, rank, n)
@@ -108,13 +114,13 @@ func newLowLatency(ctx context.Context, r *job.Rank, o *Options, table *routing.
 	y := s.recv.X
 	if o.FP8 {
 		// The experts' outputs are bf16: a tensor of their own.
-		experts := tensors{comm: r.Comm, registered: o.ZeroCopy}
+		experts := tensors{comm: r.Comm, registered: !o.Staged, sparse: true}
 		y, err = experts.bf16(len(s.recv.Q))
 		s.mem.owned = append(s.mem.owned, experts.owned...)
 	}
 	s.back = ep.LowLatencyCombine{
 		X: y, SrcInfo: s.recv.SrcInfo, LayoutRange: s.recv.LayoutRange, TopKIdx: table.Idx[rank],
-		TopKWeights: table.Weights[rank], Tokens: n, TopK: o.TopK, ZeroCopy: o.ZeroCopy,
+		TopKWeights: table.Weights[rank], Tokens: n, TopK: o.TopK,
 	}
 	return s, err
 }
@@ -132,13 +138,14 @@ func (s *lowLatency) close() error {
 
 // normal times the normal plane.
 type normal struct {
-	n    *ep.Normal
-	mem  tensors
-	args ep.NormalDispatch
-	back ep.NormalCombine
-	recv *ep.NormalRecv
-	y    []lowp.BF16 // experts' outputs of an fp8 dispatch
-	out  []lowp.BF16
+	n      *ep.Normal
+	memory Memory
+	mem    tensors
+	args   ep.NormalDispatch
+	back   ep.NormalCombine
+	recv   *ep.NormalRecv
+	y      []lowp.BF16 // experts' outputs of an fp8 dispatch
+	out    []lowp.BF16
 }
 
 func newNormal(ctx context.Context, r *job.Rank, o *Options, table *routing.Table) (*normal, error) {
@@ -147,13 +154,13 @@ func newNormal(ctx context.Context, r *job.Rank, o *Options, table *routing.Tabl
 	if err != nil {
 		return nil, err
 	}
-	s := &normal{n: n, mem: tensors{comm: r.Comm, registered: o.ZeroCopy}}
+	s := &normal{n: n, mem: tensors{comm: r.Comm, registered: !o.Staged}, memory: measureMemory(n.MemoryBytes())}
 	tokens, rows := table.Tokens(rank), r.Group.Size()*o.Tokens
 	format := ep.BF16
 	if o.FP8 {
 		format = ep.FP8
 	}
-	if s.recv, err = n.NewRecv(format, rows, o.TopK, o.ZeroCopy); err != nil {
+	if s.recv, err = n.NewRecv(format, rows, o.TopK, !o.Staged); err != nil {
 		return nil, err
 	}
 	x, err := s.mem.tokens(o, rank, tokens)

@@ -149,7 +149,11 @@ func (c *conn) adopt(d rail.RegionDesc, fd int) (*rail.Remote, error) {
 	if seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 		return nil, fail("its memory file could shrink while it is mapped", st.Size, err)
 	}
-	mem, err := unix.Mmap(fd, 0, int(d.Size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	flags := unix.MAP_SHARED
+	if uint64(st.Blocks)*512 >= d.Size {
+		flags |= unix.MAP_POPULATE // a sparse region stays sparse
+	}
+	mem, err := unix.Mmap(fd, 0, int(d.Size), unix.PROT_READ|unix.PROT_WRITE, flags)
 	if err != nil {
 		return nil, fail(fmt.Sprintf("mapping %d bytes failed", d.Size), st.Size, err)
 	}
