@@ -13,6 +13,8 @@ import (
 const (
 	barrierReached  = wordHeartbeat + 1 + iota
 	controlExcluded // odd: that rank leaves this one out; see Comm.change
+	controlExcludes // odd: this rank leaves that one out; peers read it
+	controlAnswer   // what was read there
 	controlKinds
 )
 

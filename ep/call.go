@@ -31,6 +31,8 @@ func (p *plane) begin(c *call, name string, epoch uint64, cost []int64) {
 		c.without[r] = p.comm.masked[r].Load()
 	}
 	p.restart(c)
+	p.turn++
+	p.began[(p.turn+begins-1)%begins] = c.start
 }
 
 // restart gives the receive half of a split call its own deadline.
@@ -106,6 +108,8 @@ func (p *plane) kept(c *call, r int) bool {
 	p.fence.Add(1)
 	if p.comm.excluded(r) {
 		p.comm.mask(r, &ExcludedError{Call: c.name, Rank: r})
+	} else if p.active(r) && !p.links[r].mapped() {
+		p.ask(c, r)
 	}
 	return p.active(r)
 }

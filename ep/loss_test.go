@@ -65,6 +65,20 @@ func newLossCase(t testing.TB, ranks int) *lossCase {
 
 // start sets a rank up and makes every call a few times.
 func (c *lossCase) start(r *testRank) (*lossRank, error) {
+	l, err := c.begin(r)
+	if err != nil {
+		return nil, err
+	}
+	for range 2 {
+		if err := l.everything(); err != nil {
+			return nil, fmt.Errorf("before the loss: %w", err)
+		}
+	}
+	return l, nil
+}
+
+// begin sets a rank up.
+func (c *lossCase) begin(r *testRank) (*lossRank, error) {
 	l := &lossRank{testRank: r}
 	var err error
 	if l.ll, err = newLLRunner(c.ll, r); err != nil {
@@ -74,11 +88,6 @@ func (c *lossCase) start(r *testRank) (*lossRank, error) {
 	nm.registered = r.rank%2 == 1
 	if l.nm, err = newNMRunner(&nm, r); err != nil {
 		return nil, err
-	}
-	for range 2 {
-		if err := l.everything(); err != nil {
-			return nil, fmt.Errorf("before the loss: %w", err)
-		}
 	}
 	return l, nil
 }

@@ -4,6 +4,7 @@
 package ep
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/railbond/railbond/rail"
@@ -52,8 +53,8 @@ func (c *Comm) change(rank int, masked bool, cause error) {
 		return
 	}
 	c.changes[rank]++
-	if c.notices[rank] != nil {
-		p := c.control
+	if p := c.control; p != nil {
+		rail.RaiseWord(p.mem, p.wordOff(controlExcludes, rank), c.changes[rank])
 		// Where this fails, the rank or the way to it is gone, and it will know.
 		_ = c.notices[rank].Signal(p.links[rank].remote, p.wordOff(controlExcluded, c.rank), c.changes[rank])
 	}
@@ -66,6 +67,39 @@ func (c *Comm) cause(rank int) error {
 	c.maskMu.Lock()
 	defer c.maskMu.Unlock()
 	return c.causes[rank]
+}
+
+// A peer that is not mapped writes rows out of buffers that it uses again once it
+// has left this rank out, so rows that were on their way at that time may be other
+// tokens'. The notice may come later than they do. A rank that may have been left
+// out, because it has not begun a call for long, therefore asks.
+
+// begins is how many calls back a rank's last sign of life may have been, for peers
+// that are as far ahead as they can be.
+const begins = depth + 2
+
+// askPart is the part of the timeout after which a rank asks; peers wait for
+// longer than that before they leave it out.
+const askPart = 4
+
+// ask reads whether peer r leaves this rank out, if that can be. It masks r if so.
+func (p *plane) ask(c *call, r int) {
+	now := p.comm.endpoint.Now()
+	if now.Sub(p.began[p.turn%begins]) < p.comm.timeout/askPart {
+		return
+	}
+	control, l := p.comm.control, &p.links[r]
+	answer := control.mem[control.wordOff(controlAnswer, r):][:8]
+	err := l.stream.Read(answer, control.links[r].remote, control.wordOff(controlExcludes, p.comm.rank))
+	if err == nil {
+		err = l.stream.Flush(max(c.end, now.Add(p.comm.timeout/reservePart)))
+	}
+	if err == nil && binary.LittleEndian.Uint64(answer)%2 == 1 {
+		err = &ExcludedError{Call: c.name, Rank: r}
+	}
+	if err != nil {
+		p.comm.mask(r, err)
+	}
 }
 
 // excluded says whether a peer has left this rank out.

@@ -41,10 +41,12 @@ type plane struct {
 	mem     []byte
 	links   []link
 	beats   uint64
-	beatAt  rail.Time     // when this rank sent its last heartbeat
-	fence   atomic.Uint64 // see kept
-	traffic Traffic       // of the call that finished last
-	large   bool          // the current call delivers more than the caches hold; see put
+	beatAt  rail.Time         // when this rank sent its last heartbeat
+	fence   atomic.Uint64     // see kept
+	turn    uint64            // calls begun
+	began   [begins]rail.Time // when the last of them were; see ask
+	traffic Traffic           // of the call that finished last
+	large   bool              // the current call delivers more than the caches hold; see put
 }
 
 // largeBytes is what one rank's share of the caches may be taken to hold.
@@ -69,6 +71,9 @@ func newPlane(ctx context.Context, c *Comm, name, shape string, size int) (*plan
 		return nil, err
 	}
 	p := &plane{comm: c, name: name, region: region, mem: region.Bytes(), links: make([]link, c.size)}
+	for i := range p.began {
+		p.began[i] = c.endpoint.Now()
+	}
 	c.mu.Lock()
 	c.closers = append(c.closers, region.Close)
 	c.mu.Unlock()

@@ -1,0 +1,431 @@
+// Copyright The Railbond Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package ep
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/railbond/railbond/ep/reference/payload"
+	"github.com/railbond/railbond/lowp"
+	"github.com/railbond/railbond/rail/sim"
+)
+
+// Every rule of the script must strike, or the tests that use it show nothing.
+func TestFaultsAreInjected(t *testing.T) {
+	f, err := sim.NewFabric(sim.Options{Ranks: 3, Seed: 7, Script: simScript})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newLossCase(t, 3)
+	err = f.Run(func(rank int) error {
+		return runRank(f.Group(rank), f.Provider(rank), f, Options{}, func(r *testRank) error {
+			l, err := c.start(r)
+			if err != nil {
+				return err
+			}
+			defer l.close()
+			return l.everything()
+		})
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for _, x := range f.Injected() {
+		if x.Count == 0 {
+			t.Errorf("rule %q never struck", x.Rule)
+		}
+	}
+}
+
+// eitherSum checks that each token is what it is with the lost ranks, or without.
+func eitherSum(hidden int, got []lowp.BF16, combined func(masked func(int) bool) ([]lowp.BF16, error), lost func(int) bool) error {
+	with, err := combined(func(int) bool { return false })
+	if err != nil {
+		return err
+	}
+	without, err := combined(lost)
+	if err != nil {
+		return err
+	}
+	for t := range len(got) / hidden {
+		row := func(x []lowp.BF16) []lowp.BF16 { return x[t*hidden : (t+1)*hidden] }
+		if !slices.Equal(row(got), row(with)) && !slices.Equal(row(got), row(without)) {
+			return fmt.Errorf("token %d is neither the sum with the lost rank nor without", t)
+		}
+	}
+	return nil
+}
+
+// midway checks the results of a call in which rank lost may have gone at any point.
+func (l *lossRank) midway(name string, lost int) error {
+	isLost := func(r int) bool { return r == lost }
+	switch name {
+	case "ll dispatch", "ll split dispatch":
+		return l.ll.checkDispatch() // its rows are gone in any case
+	case "ll combine", "ll split combine", "ll zero-copy combine":
+		return eitherSum(l.ll.shape.Hidden, l.ll.out, func(m func(int) bool) ([]lowp.BF16, error) {
+			mask := make([]bool, l.size)
+			mask[lost] = m(lost)
+			return l.ll.combined(mask)
+		}, isLost)
+	case "normal combine":
+		return eitherSum(l.nm.shape.Hidden, l.nm.out, l.nm.combined, isLost)
+	case "normal dispatch":
+		return l.nm.checkRows(lost)
+	}
+	return nil
+}
+
+// checkRows compares the rows of every rank but the lost one, whose rows are whole,
+// zero or not there.
+func (r *nmRunner) checkRows(lost int) error {
+	h, w, k := r.recv.Handle, r.shape.Hidden, r.shape.TopK
+	for s := range r.ranks {
+		for i := h.first[s]; i < h.first[s]+h.count[s]; i++ {
+			t := int(h.SrcIdx[i])
+			got := r.recv.X[i*w : (i+1)*w]
+			if s != lost && !slices.Equal(got, r.inputs[s].X[t*w:(t+1)*w]) {
+				return fmt.Errorf("row %d is not token %d of rank %d", i, t, s)
+			}
+			lanes := r.recv.TopKIdx[i*k : (i+1)*k]
+			if s == lost && (slices.Max(got) != 0 || slices.Max(lanes) != -1) {
+				return fmt.Errorf("row %d of lost rank %d has content, lanes %v", i, s, lanes)
+			}
+		}
+	}
+	return nil
+}
+
+// A rank is killed at many moments of a run of calls, so that the loss falls into
+// every part of every call.
+func TestKilledMidway(t *testing.T) {
+	c := newLossCase(t, 3)
+	timeout := 20 * time.Millisecond
+	found := map[string]int{}
+	for i := range 60 {
+		script := fmt.Sprintf("kill rank=1 at=%dus", 60+13*i)
+		f, err := sim.NewFabric(sim.Options{Ranks: 3, Seed: uint64(i), Script: script, PeerTimeout: 4 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = f.Run(func(rank int) error {
+			return runRank(f.Group(rank), f.Provider(rank), f, Options{Timeout: timeout}, func(r *testRank) error {
+				l, err := c.begin(r)
+				if err != nil {
+					return err
+				}
+				defer l.close()
+				return l.outlive(1, timeout, found)
+			})
+		})
+		if err != nil {
+			t.Errorf("%s: %v", script, err)
+		}
+		for _, x := range f.Injected() {
+			if x.Count != 1 {
+				t.Errorf("%s struck %d times", x.Rule, x.Count)
+			}
+		}
+	}
+	t.Logf("found out in %v", found)
+	if len(found) < len(lossCalls)-2 {
+		t.Errorf("the loss was found in too few kinds of calls: %v", found)
+	}
+}
+
+// outlive makes calls until the loss of a rank has been found, and then all of them
+// once more. Only one call may say so.
+func (l *lossRank) outlive(lost int, timeout time.Duration, found map[string]int) error {
+	told := 0
+	for range 40 {
+		for _, c := range lossCalls {
+			start := l.endpoint.Now()
+			err, check := c.do(l)
+			if took := l.endpoint.Now().Sub(start); took > timeout {
+				return fmt.Errorf("%s took %v of virtual time", c.name, took)
+			}
+			if err == nil {
+				if err := check(); err != nil {
+					return fmt.Errorf("%s: %w", c.name, err)
+				}
+				continue
+			}
+			if told++; told > 1 {
+				return fmt.Errorf("%s told again: %w", c.name, err)
+			}
+			found[c.name]++
+			if err := expectLoss(err, []int{lost}); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			if err := l.ll.lose(lost); err != nil {
+				return err
+			}
+			l.nm.mask = l.ll.mask
+			if err := l.midway(c.name, lost); err != nil {
+				return fmt.Errorf("%s, with the loss: %w", c.name, err)
+			}
+		}
+		if told > 0 {
+			return l.everything()
+		}
+	}
+	return errors.New("the loss was never found")
+}
+
+// A rank falls silent between the halves of a call: what it sent counts, and the
+// loss shows in the first call that it does not make.
+func TestLostBetweenHalves(t *testing.T) {
+	c := newLossCase(t, 4)
+	for _, w := range lossWorlds {
+		t.Run(w.name, func(t *testing.T) {
+			errs := w.run(t, 4, Options{Timeout: w.timeout}, func(r *testRank) error {
+				l, err := c.start(r)
+				if err != nil {
+					return err
+				}
+				defer l.close()
+				p, err := l.ll.ll.DispatchSend(l.ll.dispatchArgs(), l.ll.recv)
+				if err != nil || r.rank == 2 {
+					return err
+				}
+				if err := errors.Join(p.Receive(), l.ll.checkDispatch()); err != nil {
+					return fmt.Errorf("with the send half of all ranks: %w", err)
+				}
+				return l.survive(lossCalls[0].do, []int{2}, w.timeout)
+			})
+			if err := errors.Join(errs...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A rank dies before anybody else makes a normal call with the handle that it was
+// in: the handle goes on to work, without that rank.
+func TestHandleOutlivesRank(t *testing.T) {
+	c := newLossCase(t, 3)
+	for _, w := range lossWorlds {
+		t.Run(w.name, func(t *testing.T) {
+			errs := w.run(t, 3, Options{Timeout: w.timeout}, func(r *testRank) error {
+				l, err := c.start(r)
+				if err != nil {
+					return err
+				}
+				defer l.close()
+				if r.rank == 1 {
+					return nil
+				}
+				if err := errors.Join(l.nm.dispatchCached(1, true), l.nm.dispatchCached(1, false)); err != nil {
+					return err
+				}
+				return l.nm.combine()
+			})
+			if err := errors.Join(errs...); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// dispatchCached repeats the runner's dispatch and expects no rows of rank lost.
+func (r *nmRunner) dispatchCached(lost int, first bool) error {
+	r.mask = make([]bool, r.ranks)
+	r.mask[lost] = true
+	out, err := r.n.NewRecv(BF16, r.ranks*r.shape.MaxTokens, r.shape.TopK, false)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }()
+	poison(out.X)
+	h, w := r.recv.Handle, r.shape.Hidden
+	err = r.n.Dispatch(&NormalDispatch{X: r.x, Tokens: r.inputs[r.rank].Tokens, Handle: h}, out)
+	if first {
+		err = expectLoss(err, []int{lost})
+	}
+	if err != nil {
+		return err
+	}
+	for s := range r.ranks {
+		for i := h.first[s]; i < h.first[s]+h.count[s]; i++ {
+			want := make([]lowp.BF16, w)
+			if s != lost {
+				t := int(h.SrcIdx[i])
+				want = r.inputs[s].X[t*w : (t+1)*w]
+			}
+			if !slices.Equal(out.X[i*w:(i+1)*w], want) {
+				return fmt.Errorf("row %d from rank %d is wrong", i, s)
+			}
+		}
+	}
+	return nil
+}
+
+// A rank sleeps through its peers' patience in the middle of a call. When it wakes
+// up, its buffers have been used for other tokens: it must get an error, never
+// those, and nobody else may notice.
+func TestSleeperIsTold(t *testing.T) {
+	shape := Shape{MaxTokens: 12, Hidden: 200, TopK: 4, Experts: 9}
+	early := newLLCase(t, 3, shape, BF16, payload.Random, nil, 31)
+	later := newLLCase(t, 3, shape, BF16, payload.Random, nil, 32)
+	for _, w := range lossWorlds[:2] {
+		for _, half := range []string{"dispatch", "combine", "zero-copy combine"} {
+			t.Run(w.name+"/"+half, func(t *testing.T) {
+				awake := make(chan struct{})
+				gone := newHub(2)
+				errs := w.run(t, 3, Options{Timeout: w.timeout}, func(r *testRank) error {
+					l, err := newLLRunner(early, r)
+					if err != nil {
+						return err
+					}
+					defer func() { _ = l.recv.Close() }()
+					if err := l.round(llMode{}); err != nil {
+						return err
+					}
+					p, err := l.sendHalf(half)
+					if err != nil {
+						return err
+					}
+					if r.rank == 2 {
+						<-awake
+						return expectExclusion(p.Receive(), []int{0, 1})
+					}
+					if err := l.passBy(p, half, later); err != nil {
+						return err
+					}
+					gone.exchange(r.rank, nil)
+					if r.rank == 0 {
+						close(awake)
+					}
+					for range 3 {
+						if err := l.round(llMode{}); err != nil {
+							return fmt.Errorf("with the sleeper awake: %w", err)
+						}
+					}
+					return nil
+				})
+				if err := errors.Join(errs...); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func (l *llRunner) sendHalf(half string) (interface{ Receive() error }, error) {
+	if half == "dispatch" {
+		return l.ll.DispatchSend(l.dispatchArgs(), l.recv)
+	}
+	return l.ll.CombineSend(l.combineArgs(half != "combine"), l.out)
+}
+
+// passBy finishes the call of which rank 2 slept through its half and goes on with
+// other tokens, so that all of its buffers are written again.
+func (l *llRunner) passBy(p interface{ Receive() error }, half string, later *llCase) error {
+	err := p.Receive()
+	if half == "zero-copy combine" {
+		err = expectLoss(err, []int{2}) // it reads here, so it is waited for
+	}
+	if err != nil {
+		return err
+	}
+	poison(l.y)
+	l.llCase = later
+	if err := l.lose(2); err != nil {
+		return err
+	}
+	for i := range 4 {
+		err := l.dispatch(false)
+		var lost *LostError
+		if err != nil && (i > 1 || !errors.As(err, &lost)) {
+			return err
+		}
+		l.experts()
+		if err := l.combine(llMode{}); err != nil && !errors.As(err, &lost) {
+			return err
+		}
+	}
+	return nil
+}
+
+func expectExclusion(err error, by []int) error {
+	var e *LostError
+	if !errors.As(err, &e) || !slices.Equal(e.Ranks(), by) {
+		return fmt.Errorf("the sleeper's call gave %v, want the loss of %v", err, by)
+	}
+	for _, l := range e.Losses {
+		var x *ExcludedError
+		if !errors.As(l.Cause, &x) || x.Rank != l.Rank {
+			return fmt.Errorf("rank %d is lost because of %v", l.Rank, l.Cause)
+		}
+	}
+	return nil
+}
+
+// A rank stands still in virtual time, anywhere in a run of calls, for longer than
+// its peers wait. Whatever it was doing, it gets right results or an error.
+func TestPausedRank(t *testing.T) {
+	c := newLossCase(t, 3)
+	timeout := 20 * time.Millisecond
+	excluded := 0
+	for i := range 30 {
+		script := fmt.Sprintf("pause rank=1 at=%dus for=60ms", 60+29*i)
+		f, err := sim.NewFabric(sim.Options{Ranks: 3, Seed: uint64(i), Script: script})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = f.Run(func(rank int) error {
+			return runRank(f.Group(rank), f.Provider(rank), f, Options{Timeout: timeout}, func(r *testRank) error {
+				l, err := c.begin(r)
+				if err != nil {
+					return err
+				}
+				defer l.close()
+				if rank != 1 {
+					return l.outlive(1, timeout, map[string]int{})
+				}
+				err = l.everyResultUntilLost()
+				if err == nil {
+					excluded++
+				}
+				return err
+			})
+		})
+		if err != nil {
+			t.Errorf("%s: %v", script, err)
+		}
+		for _, x := range f.Injected() {
+			if x.Count != 1 {
+				t.Errorf("%s struck %d times", x.Rule, x.Count)
+			}
+		}
+	}
+	if excluded == 0 {
+		t.Error("no paused rank was ever told")
+	}
+}
+
+// everyResultUntilLost makes calls whose results must be right as long as they come
+// without an error.
+func (l *lossRank) everyResultUntilLost() error {
+	for range 40 {
+		for _, c := range lossCalls {
+			err, check := c.do(l)
+			var lost *LostError
+			if errors.As(err, &lost) {
+				return nil
+			}
+			if err == nil {
+				err = check()
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	return errors.New("the rank that stood still was never told")
+}
