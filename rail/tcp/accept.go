@@ -13,6 +13,8 @@ import (
 const (
 	// maxHandshakes bounds the strangers that may be heard at once.
 	maxHandshakes = 256
+	// maxPeers bounds the ranks that may call before they are expected.
+	maxPeers = 1 << 16
 	// handshakeTimeout bounds one handshake.
 	handshakeTimeout = 2 * time.Second
 )
@@ -33,13 +35,34 @@ func (p *Provider) accept(r *localRail) {
 		case p.slots <- struct{}{}:
 			p.wg.Go(func() {
 				defer func() { <-p.slots }()
-				p.greet(r, sock)
+				if p.meet(sock) {
+					p.greet(r, sock)
+				}
+				p.part(sock)
 			})
 		default:
 			p.log.Warn("too many handshakes at once; connection dropped", "rail", r.name, "from", sock.RemoteAddr())
 			_ = sock.Close()
 		}
 	}
+}
+
+// meet notes a stranger, so that Close need not wait for what it says.
+func (p *Provider) meet(sock *net.TCPConn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = sock.Close()
+		return false
+	}
+	p.greeting[sock] = true
+	return true
+}
+
+func (p *Provider) part(sock *net.TCPConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.greeting, sock)
 }
 
 // greet hears a hello and answers it. Whatever is not a hello is dropped.
@@ -102,6 +125,9 @@ func (p *Provider) judge(h *hello, from address) (*link, status) {
 		return nil, statusNoLink // the higher rank dials
 	}
 	c := p.conns[int(h.from)]
+	if c == nil && len(p.conns) >= maxPeers {
+		return nil, statusNoLink
+	}
 	if c == nil {
 		c = newConn(p, p.opts.Rank, int(h.from), from)
 		p.conns[int(h.from)] = c

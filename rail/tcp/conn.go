@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,7 +72,7 @@ type link struct {
 	rail   int
 	index  int
 	name   string // of the rail
-	local  net.IP
+	local  netip.Addr
 	remote string
 	wire   atomic.Pointer[wire]
 	stats  counters
@@ -103,7 +103,7 @@ func newConn(p *Provider, self, peer int, remote address) *conn {
 		here := p.rails[r%len(p.rails)]
 		l := &link{
 			c: c, rail: r, index: i % c.perRail, name: here.name, local: here.ip,
-			remote: remote.rails[r%len(remote.rails)].String(), health: stripe.NewHealth(stripe.HealthOptions{}),
+			remote: dialable(remote.rails[r%len(remote.rails)], here.ip), health: stripe.NewHealth(stripe.HealthOptions{}),
 		}
 		l.health.Fail(int64(start.Add(-time.Second))) // due at once
 		c.links = append(c.links, l)
@@ -111,6 +111,15 @@ func newConn(p *Provider, self, peer int, remote address) *conn {
 	c.control = newStream(c, 0, rail.StreamOptions{Placement: rail.Pin})
 	c.streams = []*stream{c.control}
 	return c
+}
+
+// dialable is the peer's address as seen from a local one: the zone of a
+// link-local address is a name on this host.
+func dialable(remote netip.AddrPort, local netip.Addr) string {
+	if remote.Addr().IsLinkLocalUnicast() {
+		remote = netip.AddrPortFrom(remote.Addr().WithZone(local.Zone()), remote.Port())
+	}
+	return remote.String()
 }
 
 func (c *conn) link(rail, index int) *link {
@@ -196,7 +205,6 @@ func (c *conn) Import(ctx context.Context, d rail.RegionDesc) (*rail.Remote, err
 	c.importMu.Lock()
 	defer c.importMu.Unlock()
 	s := c.control
-	s.refused.Store(false)
 	start := c.p.Now()
 	if err := s.ask(d); err != nil {
 		return nil, err
@@ -215,7 +223,7 @@ func (c *conn) Import(ctx context.Context, d rail.RegionDesc) (*rail.Remote, err
 			return nil, fmt.Errorf("%w: %w", late, ctx.Err())
 		}
 	}
-	if s.refused.Load() {
+	if s.refused.Load() == s.rnext { // this request, not one that ran out of time before
 		return nil, &AccessError{Rank: c.rank, Call: "import", Region: d.ID, Length: d.Size, Reason: "the rank has no region with this identity, key and size"}
 	}
 	return &rail.Remote{Desc: d}, nil

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 )
@@ -74,7 +75,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (c *conn) dial(l *link) (*net.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, handshakeTimeout)
 	defer cancel()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: l.local}}
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(l.local, 0))}
 	s, err := d.DialContext(ctx, "tcp", l.remote)
 	if err != nil {
 		return nil, err
@@ -124,6 +125,8 @@ func (c *conn) accepted(l *link, h *hello, w *welcome) error {
 		return &RefusedError{Rank: c.rank, Addr: l.remote, Reason: statusStranger.String(), final: true}
 	case w.nonce != h.nonce:
 		return errors.New("tcp: the answer belongs to another hello")
+	case w.status == statusClosed:
+		return &RefusedError{Rank: c.rank, Addr: l.remote, Reason: w.status.String(), final: true, cause: ErrPeerClosed}
 	case w.status != statusOK:
 		return &RefusedError{Rank: c.rank, Addr: l.remote, Reason: w.status.String(), final: w.status != statusLater}
 	}

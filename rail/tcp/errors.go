@@ -73,7 +73,10 @@ type RefusedError struct {
 	Addr   string
 	Reason string
 	final  bool // asking again cannot help
+	cause  error
 }
+
+func (e *RefusedError) Unwrap() error { return e.cause }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("tcp: rank %d at %s refused the connection: %s; give every process its own rank and a current address", e.Rank, e.Addr, e.Reason)

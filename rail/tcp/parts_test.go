@@ -6,6 +6,8 @@ package tcp
 import (
 	"errors"
 	"io"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -223,5 +225,39 @@ func TestHearStopsAtItsBounds(t *testing.T) {
 	h.fromInstance++
 	if _, _, err := hear(strings.NewReader(string(h.encode()) + string(a.encode()))); err == nil {
 		t.Error("an address of another instance is accepted")
+	}
+}
+
+func TestDialableTakesTheLocalZone(t *testing.T) {
+	for _, c := range []struct{ remote, local, want string }{
+		{"[fe80::1%far]:7", "fe80::2%near", "[fe80::1%near]:7"},
+		{"[fd00::1]:7", "fd00::2", "[fd00::1]:7"},
+		{"10.0.0.1:7", "10.0.0.2", "10.0.0.1:7"},
+	} {
+		if got := dialable(netip.MustParseAddrPort(c.remote), netip.MustParseAddr(c.local)); got != c.want {
+			t.Errorf("%s from %s is dialled as %s, want %s", c.remote, c.local, got, c.want)
+		}
+	}
+}
+
+// TestCloseDoesNotWaitForStrangers: one that says nothing is cut.
+func TestCloseDoesNotWaitForStrangers(t *testing.T) {
+	s := newSide(t, 0, Options{})
+	a, _ := parseAddress(s.p.Address())
+	c, err := net.Dial("tcp", a.rails[0].String())
+	must(t, err)
+	defer c.Close()
+	eventually(t, "the stranger is heard", func() bool {
+		s.p.mu.Lock()
+		defer s.p.mu.Unlock()
+		return len(s.p.greeting) == 1
+	})
+	must(t, s.ep.Close())
+	if len(s.p.greeting) != 0 {
+		t.Error("a handshake outlives Close")
+	}
+	late := &net.TCPConn{}
+	if s.p.meet(late) {
+		t.Error("a stranger is heard after Close")
 	}
 }

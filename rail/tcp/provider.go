@@ -37,8 +37,9 @@ type Provider struct {
 	mu    sync.Mutex
 	conns map[int]*conn
 	// retired are conns that lost their rank to another one; Close waits for them.
-	retired []*conn
-	closed  bool
+	retired  []*conn
+	greeting map[*net.TCPConn]bool // strangers in the handshake
+	closed   bool
 }
 
 var _ rail.Provider = (*Provider)(nil)
@@ -46,7 +47,7 @@ var _ rail.Provider = (*Provider)(nil)
 // localRail is one local address with its listener.
 type localRail struct {
 	name   string
-	ip     net.IP
+	ip     netip.Addr
 	listen *net.TCPListener
 }
 
@@ -65,7 +66,7 @@ func New(opts Options) (*Provider, error) {
 		return nil, err
 	}
 	p := &Provider{
-		opts: opts, log: opts.Log.With("provider", Name, "self", opts.Rank), conns: make(map[int]*conn),
+		opts: opts, log: opts.Log.With("provider", Name, "self", opts.Rank), conns: make(map[int]*conn), greeting: make(map[*net.TCPConn]bool),
 		slots: make(chan struct{}, maxHandshakes), clock: clock{start: time.Now(), base: rail.Monotonic()},
 	}
 	var id [8]byte
@@ -96,7 +97,7 @@ func (p *Provider) openRails() error {
 		if err != nil {
 			return fmt.Errorf("tcp: rail %s: %w; give the address of a local interface", s, err)
 		}
-		p.rails = append(p.rails, &localRail{name: Name + ":" + a.Addr().String(), ip: a.Addr().AsSlice(), listen: l})
+		p.rails = append(p.rails, &localRail{name: Name + ":" + a.Addr().String(), ip: a.Addr(), listen: l})
 	}
 	return nil
 }
@@ -312,6 +313,9 @@ func (p *Provider) Rails() []rail.RailStats {
 func (p *Provider) Close() error {
 	p.mu.Lock()
 	p.closed = true
+	for sock := range p.greeting {
+		_ = sock.Close()
+	}
 	p.mu.Unlock()
 	for _, c := range p.snapshot() {
 		_ = c.Close()

@@ -26,6 +26,7 @@ type proxy struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
+	over  bool // the test has ended
 }
 
 // newProxy listens beside backend and gives the address to call instead.
@@ -39,6 +40,9 @@ func newProxy(t testing.TB, backend netip.AddrPort) *proxy {
 	p.wg.Go(p.serve)
 	t.Cleanup(func() {
 		_ = l.Close()
+		p.mu.Lock()
+		p.over = true
+		p.mu.Unlock()
 		p.cut()
 		p.wg.Wait()
 	})
@@ -63,8 +67,15 @@ func (p *proxy) serve() {
 			continue
 		}
 		p.mu.Lock()
-		p.conns[in], p.conns[out] = true, true
+		over := p.over
+		if !over {
+			p.conns[in], p.conns[out] = true, true
+		}
 		p.mu.Unlock()
+		if over { // or nobody would ever cut it
+			_, _ = in.Close(), out.Close()
+			return
+		}
 		p.wg.Go(func() { p.forward(in, out) })
 		p.wg.Go(func() { p.forward(out, in) })
 	}

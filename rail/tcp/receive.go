@@ -237,7 +237,7 @@ func (w *wire) onReadResp(h *header) error {
 	s, dst := o.s, o.buf
 	w.mu.Unlock()
 	if h.flags&flagRefused != 0 {
-		s.refused.Store(true)
+		s.refused.Store(h.seq + 1)
 	} else if int(h.length) != len(dst) {
 		return w.protocol("answer of %d bytes to a read of %d", h.length, len(dst))
 	}

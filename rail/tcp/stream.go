@@ -35,7 +35,7 @@ type stream struct {
 	rops    []op
 	rnext   uint64
 	reads   *stripe.Tracker
-	refused atomic.Bool // the peer refused a read
+	refused atomic.Uint64 // the read that the peer refused last, plus one
 
 	cur    *wire
 	credit int
@@ -274,7 +274,7 @@ func (s *stream) Flush(deadline rail.Time) error {
 	if s.c.failed.Load() != nil {
 		s.c.quiesce() // so that no late answer lands in the destination of a read
 	}
-	if err == nil && s != s.c.control && s.refused.Swap(false) {
+	if err == nil && s != s.c.control && s.refused.Swap(0) != 0 {
 		return s.c.peerError("", &AccessError{Rank: s.c.rank, Call: "read", Reason: "the region was closed while it was read"}, "")
 	}
 	return err
