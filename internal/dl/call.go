@@ -57,6 +57,8 @@ func Slow(f *CallFrame) {
 		f.R1, f.Errno = failed, int32(syscall.ENOSYS)
 		return
 	}
-	f.where = errnoLocation()
+	if f.where == 0 {
+		f.where = errnoLocation()
+	}
 	cgocall(slowThunk, unsafe.Pointer(f))
 }

@@ -74,7 +74,7 @@ func packages(name string) string {
 func remedy(tried []Attempt) string {
 	for _, a := range tried {
 		// The loader names another file when it is a dependency that is missing.
-		absent := strings.Contains(a.Reason, "No such file or directory") && strings.HasPrefix(a.Reason, a.Name+":")
+		absent := strings.Contains(a.Reason, "No such file or directory") && strings.Contains(a.Reason, a.Name+":")
 		if !absent {
 			return "the file is there: put right what the loader says about it"
 		}

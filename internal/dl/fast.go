@@ -59,7 +59,8 @@ func Fast6Errno(s *Stack, fn, a, b, c, d, e, f uintptr) (r uintptr, errno int32)
 //
 //go:noinline
 func insteadSlow(fn, a, b, c, d, e, f uintptr) (uintptr, int32) {
-	return Func{Addr: fn}.call([MaxArgs]uintptr{a, b, c, d, e, f})
+	frame := CallFrame{Fn: fn, A: [MaxArgs]uintptr{a, b, c, d, e, f}}
+	return frame.call()
 }
 
 // claim lets the race detector see two calls on one stack that nothing orders; otherwise it costs nothing.

@@ -18,67 +18,76 @@ type Func struct {
 
 // Call0 calls fn with 0 arguments.
 func (fn Func) Call0() (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{})
+	frame := CallFrame{Fn: fn.Addr}
+	return frame.call()
 }
 
 // Call1 calls fn with 1 argument.
 //
 //go:uintptrescapes
 func (fn Func) Call1(a uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a}}
+	return frame.call()
 }
 
 // Call2 calls fn with 2 arguments.
 //
 //go:uintptrescapes
 func (fn Func) Call2(a, b uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a, b})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a, b}}
+	return frame.call()
 }
 
 // Call3 calls fn with 3 arguments.
 //
 //go:uintptrescapes
 func (fn Func) Call3(a, b, c uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a, b, c})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a, b, c}}
+	return frame.call()
 }
 
 // Call4 calls fn with 4 arguments.
 //
 //go:uintptrescapes
 func (fn Func) Call4(a, b, c, d uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a, b, c, d})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a, b, c, d}}
+	return frame.call()
 }
 
 // Call5 calls fn with 5 arguments.
 //
 //go:uintptrescapes
 func (fn Func) Call5(a, b, c, d, e uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a, b, c, d, e})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a, b, c, d, e}}
+	return frame.call()
 }
 
 // Call6 calls fn with 6 arguments.
 //
 //go:uintptrescapes
 func (fn Func) Call6(a, b, c, d, e, f uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a, b, c, d, e, f})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a, b, c, d, e, f}}
+	return frame.call()
 }
 
 // Call9 calls fn with 9 arguments.
 //
 //go:uintptrescapes
 func (fn Func) Call9(a, b, c, d, e, f, g, h, i uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a, b, c, d, e, f, g, h, i})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a, b, c, d, e, f, g, h, i}}
+	return frame.call()
 }
 
 // Call12 calls fn with 12 arguments.
 //
 //go:uintptrescapes
 func (fn Func) Call12(a, b, c, d, e, f, g, h, i, j, k, l uintptr) (uintptr, int32) {
-	return fn.call([MaxArgs]uintptr{a, b, c, d, e, f, g, h, i, j, k, l})
+	frame := CallFrame{Fn: fn.Addr, A: [MaxArgs]uintptr{a, b, c, d, e, f, g, h, i, j, k, l}}
+	return frame.call()
 }
 
-func (fn Func) call(args [MaxArgs]uintptr) (uintptr, int32) {
-	frame := CallFrame{Fn: fn.Addr, A: args}
-	Slow(&frame)
-	return frame.R1, frame.Errno
+// call is Slow with the results returned.
+func (f *CallFrame) call() (uintptr, int32) {
+	Slow(f)
+	return f.R1, f.Errno
 }

@@ -98,8 +98,8 @@ func (l *Library) symbol(name string) (uintptr, bool) {
 	return addr, err == nil && addr != 0
 }
 
-// VersionedSymbol is Symbol for one version of it, such as IBVERBS_1.1. A library built without versions has every
-// version of its symbols. On a C library without dlvsym the default version is returned.
+// VersionedSymbol is Symbol for one version of it, such as IBVERBS_1.1. A symbol that was built without versions has
+// none of them: ask Symbol next if it would do. Without version, and on a C library without dlvsym, it is Symbol.
 func (l *Library) VersionedSymbol(name, version string) (uintptr, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

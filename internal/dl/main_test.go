@@ -13,14 +13,19 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == childArg {
-		child(os.Args[2])
+	if len(os.Args) == 4 && os.Args[1] == childArg {
+		child(os.Args[2], os.Args[3])
 	}
 	testmain.Run(m)
 }
 
-// probe builds and loads testdata/probe.c; without a C compiler the test is skipped.
-func probe(t testing.TB, flags ...string) *Library {
+func probe(t testing.TB) *Library {
+	t.Helper()
+	return build(t, "probe.c")
+}
+
+// build builds and loads a C file of testdata; without a C compiler the test is skipped.
+func build(t testing.TB, file string, flags ...string) *Library {
 	t.Helper()
 	cc := os.Getenv("CC")
 	if cc == "" {
@@ -33,7 +38,7 @@ func probe(t testing.TB, flags ...string) *Library {
 		t.Skipf("needs a C compiler: %v", err)
 	}
 	out := filepath.Join(t.TempDir(), "libprobe.so.1")
-	args := append([]string{"-shared", "-fPIC", "-O2", "-o", out, "testdata/probe.c"}, flags...)
+	args := append([]string{"-shared", "-fPIC", "-O2", "-o", out, "testdata/" + file}, flags...)
 	if text, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %q: %v\n%s", cc, args, err, text)
 	}
@@ -77,4 +82,12 @@ func newStack(t testing.TB, o StackOptions) *Stack {
 		}
 	})
 	return s
+}
+
+// needFast skips what only fast calls show when the environment has them all made slowly.
+func needFast(t testing.TB) {
+	t.Helper()
+	if fastCallsOff() {
+		t.Skipf("%s=0", FastCallVariable)
+	}
 }

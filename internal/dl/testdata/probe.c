@@ -69,12 +69,16 @@ u64 clobber(u64 seed, u64 rounds) {
 	return rounds ? seed : 0;
 }
 
-// nap sleeps for ms milliseconds, signals or not, and returns 42.
-u64 nap(u64 ms) {
-	struct timespec t = {ms / 1000, (ms % 1000) * 1000000};
-	while (nanosleep(&t, &t) != 0 && errno == EINTR)
-		;
-	return 42;
+// await sleeps until *flag is set, signals or not, and returns 42; after limit milliseconds it gives up and returns 0.
+u64 await(volatile u64 *flag, u64 limit) {
+	for (u64 ms = 0; ms < limit; ms++) {
+		if (__atomic_load_n(flag, __ATOMIC_ACQUIRE))
+			return 42;
+		struct timespec t = {0, 1000000};
+		while (nanosleep(&t, &t) != 0 && errno == EINTR)
+			;
+	}
+	return 0;
 }
 
 // dig goes down the stack for depth KiB and writes each.
