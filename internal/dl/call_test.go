@@ -119,6 +119,9 @@ func TestArguments(t *testing.T) {
 		if got, errno := callN(f, args); got != want || errno != 0 {
 			t.Errorf("%s: %#x, errno %d; want %#x", f.Name, got, errno, want)
 		}
+		if got, _ := f.Call(args...); got != want {
+			t.Errorf("%s by Call: %#x, want %#x", f.Name, got, want)
+		}
 		if n > 6 {
 			continue
 		}
@@ -162,6 +165,13 @@ func TestCallsThatDoNotReachC(t *testing.T) {
 	}
 	if a, b := Fast6(s, 0, 1, 2, 3, 4, 5, 6), Fast3(s, 0, 1, 2, 3); a != none || b != none {
 		t.Errorf("fast calls of 0: %#x, %#x", a, b)
+	}
+}
+
+func TestTooManyArguments(t *testing.T) {
+	getpid := bind(t, libc(t), "getpid")
+	if r, errno := getpid.Call(make([]uintptr, MaxArgs+1)...); r != ^uintptr(0) || syscall.Errno(errno) != syscall.E2BIG {
+		t.Errorf("%#x, errno %d; want all ones, E2BIG", r, errno)
 	}
 }
 

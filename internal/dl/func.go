@@ -3,10 +3,12 @@
 
 package dl
 
+import "syscall"
+
 // A Func is a bound C function. The zero value is bound to nothing, and calls to it return as Slow says.
 //
-// Its methods CallN call it slowly with N integers or addresses, for calls off the data path; a function with fewer
-// arguments ignores the rest. They return what it returned, of which a C int is the lower half, and errno, which is 0
+// Its methods CallN call it slowly with N integers or addresses and do not allocate; a function with fewer arguments
+// ignores the rest. Call takes any number up to MaxArgs and allocates them, for where that does not matter. They return what it returned, of which a C int is the lower half, and errno, which is 0
 // unless the call set it.
 //
 // An argument written as uintptr(unsafe.Pointer(p)) in the call itself keeps what p points to alive and in place until
@@ -14,6 +16,19 @@ package dl
 type Func struct {
 	Name string
 	Addr uintptr
+}
+
+// Call calls fn with the given arguments. With more than MaxArgs nothing is called: the result has all bits set and errno
+// is E2BIG.
+//
+//go:uintptrescapes
+func (fn Func) Call(args ...uintptr) (uintptr, int32) {
+	if len(args) > MaxArgs {
+		return failed, int32(syscall.E2BIG)
+	}
+	frame := CallFrame{Fn: fn.Addr}
+	copy(frame.A[:], args)
+	return frame.call()
 }
 
 // Call0 calls fn with 0 arguments.
