@@ -42,11 +42,12 @@
 // # Cost
 //
 // On two cores of an AMD EPYC guest at 2.6 GHz, Go 1.26, both ends in one process
-// over loopback, rows of 14336 bytes in batches of 128 with one signal: 2.0 to 3.0
-// GB/s with CRC on two connections, 2.0 to 2.5 GB/s on one, against 1.9 to 2.3 GB/s
-// for the same rows over a plain socket, one write each, in the same runs: 1.0 to
-// 1.4 times the plain socket, since rows share system calls. Without CRC up to 3.7
-// GB/s. A signal there and back takes 24 µs, 64 bytes over a plain socket 14 µs.
+// over loopback, rows of 14336 bytes in batches of 128 with one signal. The machine
+// was shared and figures scatter. In one run of all: 1.8 to 2.1 GB/s with CRC on two
+// connections, 1.4 to 2.1 on one, 2.5 to 3.2 without CRC, against 2.3 to 2.4 for the
+// same rows over a plain socket, one write each: 0.6 to 0.9 times the plain socket
+// with CRC, 1.0 to 1.4 without. A quieter run gave 2.3 to 3.1 with CRC, 3.2 to 4.2
+// without. A signal there and back took 21 to 22 µs, 64 bytes over a plain socket 12.
 // Write, Read, Signal, Wait and Flush do not allocate (TestNoAllocations,
 // BenchmarkRows, BenchmarkPing, BenchmarkPlainRows, BenchmarkPlainPing).
 package tcp
