@@ -66,10 +66,10 @@ func newPuppet(t testing.TB, provide providers) *puppet {
 		t.FailNow()
 	}
 	for kind := 1; kind < llKinds; kind++ {
-		rail.RaiseWord(p.ll.mem, p.ll.wordOff(kind, 1), 1<<62)
+		rail.RaiseWord(p.ll.mem, p.ll.wordOff(kind, 1), math.MaxUint64)
 	}
 	for kind := 1; kind < nmKinds; kind++ {
-		rail.RaiseWord(p.nm.mem, p.nm.wordOff(kind, 1), 1<<62)
+		rail.RaiseWord(p.nm.mem, p.nm.wordOff(kind, 1), math.MaxUint64)
 	}
 	p.allocate()
 	return p
@@ -78,7 +78,7 @@ func newPuppet(t testing.TB, provide providers) *puppet {
 func (p *puppet) join(h *hub, rank int, e *rail.Endpoint) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	c, err := Connect(ctx, member{h, rank}, e, Options{Timeout: time.Second})
+	c, err := Connect(ctx, member{h, rank}, e, Options{Timeout: 200 * time.Millisecond})
 	if err != nil {
 		return err
 	}
