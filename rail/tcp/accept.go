@@ -28,7 +28,7 @@ func (p *Provider) accept(r *localRail) {
 		}
 		if err != nil { // out of descriptors, or a connection that died in the queue
 			p.log.Warn("accept failed", "rail", r.name, "cause", err)
-			time.Sleep(handshakeTimeout / 100)
+			time.Sleep(handshakeTimeout / 100) //lint:allow sleep nothing tells when descriptors are free again
 			continue
 		}
 		select {

@@ -161,7 +161,7 @@ func (c *conn) fail(err error) {
 	if !c.failed.CompareAndSwap(nil, &failure{err}) {
 		return
 	}
-	if !errors.Is(err, rail.ErrClosed) {
+	if !errors.Is(err, rail.ErrClosed) && !errors.Is(err, ErrPeerClosed) {
 		c.p.log.Warn("peer gone", "rank", c.rank, "cause", err)
 	}
 	c.cancel()
@@ -183,7 +183,7 @@ func (c *conn) fail(err error) {
 // quiesce waits until the goroutines of a failed connection have let go of the
 // memory that they were given; their sockets are closed already.
 func (c *conn) quiesce() {
-	for end := c.p.Now().Add(linger); c.p.Now() < end; time.Sleep(100 * time.Microsecond) {
+	for end := c.p.Now().Add(linger); c.p.Now() < end; time.Sleep(100 * time.Microsecond) { //lint:allow sleep bounded by linger, off the data path
 		c.mu.Lock()
 		n := len(c.wires)
 		c.mu.Unlock()
@@ -306,7 +306,7 @@ func (c *conn) drain() {
 		if !c.underWay() {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) //lint:allow sleep bounded by linger, while closing
 	}
 }
 
