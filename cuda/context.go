@@ -35,7 +35,7 @@ func (c *Context) Close() error {
 	if c.closed.Swap(true) {
 		return nil
 	}
-	return c.d.call(symDevicePrimaryCtxRelease, uintptr(c.dev.h))
+	return c.d.plain(symDevicePrimaryCtxRelease, uintptr(c.dev.h))
 }
 
 // Device is the GPU of the context.
@@ -50,7 +50,7 @@ func (c *Context) Handle() uintptr { return c.h }
 func (c *Context) Do(fn func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := c.d.call(symCtxPushCurrent, c.h); err != nil {
+	if err := c.d.plain(symCtxPushCurrent, c.h); err != nil {
 		return err
 	}
 	defer func() {
@@ -64,7 +64,7 @@ func (c *Context) Do(fn func() error) (err error) {
 
 // SetCurrent makes the context current on the calling thread for good, for pollers that own a thread: call
 // runtime.LockOSThread before and do not unlock while the context is needed.
-func (c *Context) SetCurrent() error { return c.d.call(symCtxSetCurrent, c.h) }
+func (c *Context) SetCurrent() error { return c.d.plain(symCtxSetCurrent, c.h) }
 
 // IsCurrent reports whether the context is current on the calling thread.
 func (c *Context) IsCurrent() (bool, error) {
@@ -75,7 +75,7 @@ func (c *Context) IsCurrent() (bool, error) {
 
 // Synchronize waits until all work of the current context is done. It has no deadline: prefer Stream.Wait where a
 // kernel may hang.
-func (c *Context) Synchronize() error { return c.d.call(symCtxSynchronize) }
+func (c *Context) Synchronize() error { return c.d.plain(symCtxSynchronize) }
 
 // MemInfo is the free and the total memory of the current context's GPU in bytes.
 func (c *Context) MemInfo() (free, total uint64, err error) {

@@ -141,8 +141,8 @@ func (d *Driver) Path() string { return d.path }
 // Version is the CUDA version that the driver implements: 1000 × major + 10 × minor, such as 13000 for CUDA 13.0.
 func (d *Driver) Version() int { return d.version }
 
-// call makes one call of the driver; see dl.Func.Call for what arguments may be. Without pointers among them it does
-// not allocate. Any goroutine may call it.
+// call makes one call of the driver. Its arguments, and what they point to when written as uintptr(unsafe.Pointer(p)),
+// go to the heap: it is for set-up.
 //
 //go:uintptrescapes
 func (d *Driver) call(s symbol, args ...uintptr) error {
@@ -151,6 +151,17 @@ func (d *Driver) call(s symbol, args ...uintptr) error {
 		return nil
 	}
 	return d.refused(s, r)
+}
+
+// plain is call for the data path: it does not allocate, and no argument may be the address of a Go variable.
+func (d *Driver) plain(s symbol, args ...uintptr) error {
+	frame := dl.CallFrame{Fn: d.fn[s].Addr}
+	copy(frame.A[:], args)
+	dl.Slow(&frame)
+	if int32(frame.R1) == 0 {
+		return nil
+	}
+	return d.refused(s, frame.R1)
 }
 
 // refused is the error of a call that did not return success. It is apart so that call stays small.

@@ -54,14 +54,14 @@ func (e *Event) Close() error {
 	if e.closed.Swap(true) {
 		return nil
 	}
-	return e.d.call(symEventDestroy, e.h)
+	return e.d.plain(symEventDestroy, e.h)
 }
 
 // Handle is the CUevent, for other libraries in the process.
 func (e *Event) Handle() uintptr { return e.h }
 
 // Record puts the event behind the work that s has now; a later Record moves it.
-func (e *Event) Record(s *Stream) error { return e.d.call(symEventRecord, e.h, s.h) }
+func (e *Event) Record(s *Stream) error { return e.d.plain(symEventRecord, e.h, s.h) }
 
 // Done reports whether the work that the event was recorded behind is done; true for one never recorded.
 func (e *Event) Done() (bool, error) { return e.d.done(symEventQuery, e.h) }
@@ -72,7 +72,7 @@ func (e *Event) Wait(ctx context.Context) error {
 }
 
 // Synchronize waits in the driver until the event is done. It has no deadline: use Wait where a kernel may hang.
-func (e *Event) Synchronize() error { return e.d.call(symEventSynchronize, e.h) }
+func (e *Event) Synchronize() error { return e.d.plain(symEventSynchronize, e.h) }
 
 // Elapsed is the time on the GPU from e to end, both made with Timing, recorded and done; resolution about 0.5 µs.
 func (e *Event) Elapsed(end *Event) (time.Duration, error) {

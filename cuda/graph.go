@@ -40,7 +40,7 @@ type Graph struct {
 // BeginCapture has the stream record its work instead of doing it, until EndCapture on the same thread (other than in
 // CaptureRelaxed). Other streams join by waiting for an event of this one and must be joined back.
 func (s *Stream) BeginCapture(m CaptureMode) error {
-	return s.d.call(symStreamBeginCapture, s.h, uintptr(m))
+	return s.d.plain(symStreamBeginCapture, s.h, uintptr(m))
 }
 
 // EndCapture ends the recording. After an error there is no graph, and the stream works as before.
@@ -80,7 +80,7 @@ func (g *Graph) Close() error {
 	if g.closed.Swap(true) {
 		return nil
 	}
-	return g.d.call(symGraphDestroy, g.h)
+	return g.d.plain(symGraphDestroy, g.h)
 }
 
 // GraphExec is a graph made ready to launch.
@@ -100,11 +100,11 @@ func (g *Graph) Instantiate() (*GraphExec, error) {
 }
 
 // Upload does ahead of the first Launch, on s, what that would have to do.
-func (x *GraphExec) Upload(s *Stream) error { return x.d.call(symGraphUpload, x.h, s.h) }
+func (x *GraphExec) Upload(s *Stream) error { return x.d.plain(symGraphUpload, x.h, s.h) }
 
 // Launch puts the recorded work behind the stream's earlier work. A further Launch waits for the one before. It does
 // not allocate.
-func (x *GraphExec) Launch(s *Stream) error { return x.d.call(symGraphLaunch, x.h, s.h) }
+func (x *GraphExec) Launch(s *Stream) error { return x.d.plain(symGraphLaunch, x.h, s.h) }
 
 // Update takes over g's arguments and shapes where g has the same structure; otherwise the error says why not, and g
 // must be instantiated.
@@ -123,5 +123,5 @@ func (x *GraphExec) Close() error {
 	if x.closed.Swap(true) {
 		return nil
 	}
-	return x.d.call(symGraphExecDestroy, x.h)
+	return x.d.plain(symGraphExecDestroy, x.h)
 }

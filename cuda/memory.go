@@ -39,7 +39,7 @@ func (m *Memory) Close() error {
 	if m.closed.Swap(true) {
 		return nil
 	}
-	return m.d.call(symMemFree, uintptr(m.ptr))
+	return m.d.plain(symMemFree, uintptr(m.ptr))
 }
 
 // Ptr is the address of the first byte.
@@ -81,7 +81,7 @@ func (d *Driver) DmabufFD(p DevicePtr, size uint64) (int, error) {
 // Copy copies n bytes from src to dst, either of them of any kind, and returns when both may be used. Use streams where
 // time counts.
 func (c *Context) Copy(dst, src DevicePtr, n uint64) error {
-	return c.d.call(symMemcpy, uintptr(dst), uintptr(src), uintptr(n))
+	return c.d.plain(symMemcpy, uintptr(dst), uintptr(src), uintptr(n))
 }
 
 // CopyToDevice copies src to dst and returns when src may be changed.
@@ -103,17 +103,17 @@ func (c *Context) CopyFromDevice(dst []byte, src DevicePtr) error {
 // Copy copies n bytes from src to dst after the stream's earlier work: device, peer (with access enabled) and pinned
 // host memory in any combination. It does not allocate.
 func (s *Stream) Copy(dst, src DevicePtr, n uint64) error {
-	return s.d.call(symMemcpyAsync, uintptr(dst), uintptr(src), uintptr(n), s.h)
+	return s.d.plain(symMemcpyAsync, uintptr(dst), uintptr(src), uintptr(n), s.h)
 }
 
 // CopyPeer copies n bytes between two contexts' memory; it works without peer access too, then through host memory.
 func (s *Stream) CopyPeer(dst DevicePtr, dstContext *Context, src DevicePtr, srcContext *Context, n uint64) error {
-	return s.d.call(symMemcpyPeerAsync, uintptr(dst), dstContext.h, uintptr(src), srcContext.h, uintptr(n), s.h)
+	return s.d.plain(symMemcpyPeerAsync, uintptr(dst), dstContext.h, uintptr(src), srcContext.h, uintptr(n), s.h)
 }
 
 // Fill sets n bytes at p after the stream's earlier work.
 func (s *Stream) Fill(p DevicePtr, value byte, n uint64) error {
-	return s.d.call(symMemsetD8Async, uintptr(p), uintptr(value), uintptr(n), s.h)
+	return s.d.plain(symMemsetD8Async, uintptr(p), uintptr(value), uintptr(n), s.h)
 }
 
 // Fill32 sets n words of 32 bits at p, which is a multiple of 4, after the stream's earlier work.
@@ -121,5 +121,5 @@ func (s *Stream) Fill32(p DevicePtr, value uint32, n uint64) error {
 	if p%4 != 0 {
 		return &ArgError{Call: "Stream.Fill32", What: "address", Want: "a multiple of 4", Got: fmt.Sprintf("%#x", uint64(p))}
 	}
-	return s.d.call(symMemsetD32Async, uintptr(p), uintptr(value), uintptr(n), s.h)
+	return s.d.plain(symMemsetD32Async, uintptr(p), uintptr(value), uintptr(n), s.h)
 }

@@ -60,7 +60,7 @@ func (s *Stream) Close() error {
 	if !s.owned || s.closed.Swap(true) {
 		return nil
 	}
-	return s.d.call(symStreamDestroy, s.h)
+	return s.d.plain(symStreamDestroy, s.h)
 }
 
 // Done reports whether all work of the stream is done. An error is that of the work.
@@ -73,10 +73,10 @@ func (s *Stream) Wait(ctx context.Context) error {
 
 // Synchronize waits in the driver until all work of the stream is done. It has no deadline: use Wait where a kernel
 // may hang.
-func (s *Stream) Synchronize() error { return s.d.call(symStreamSynchronize, s.h) }
+func (s *Stream) Synchronize() error { return s.d.plain(symStreamSynchronize, s.h) }
 
 // WaitEvent has later work of the stream wait for the work that e was last recorded behind. The host does not wait.
-func (s *Stream) WaitEvent(e *Event) error { return s.d.call(symStreamWaitEvent, s.h, e.h, 0) }
+func (s *Stream) WaitEvent(e *Event) error { return s.d.plain(symStreamWaitEvent, s.h, e.h, 0) }
 
 // Condition says when a stream's wait for a memory word ends.
 type Condition uint32
@@ -96,21 +96,21 @@ const (
 // device address) meets the condition. No kernel runs meanwhile, and nothing bounds the wait: whoever writes the word
 // must do so in the end, or the context is stuck.
 func (s *Stream) WaitValue32(addr DevicePtr, value uint32, c Condition) error {
-	return s.d.call(symStreamWaitValue32, s.h, uintptr(addr), uintptr(value), uintptr(c))
+	return s.d.plain(symStreamWaitValue32, s.h, uintptr(addr), uintptr(value), uintptr(c))
 }
 
 // WaitValue64 is WaitValue32 for a 64-bit word; see attribute StreamMemOps64.
 func (s *Stream) WaitValue64(addr DevicePtr, value uint64, c Condition) error {
-	return s.d.call(symStreamWaitValue64, s.h, uintptr(addr), uintptr(value), uintptr(c))
+	return s.d.plain(symStreamWaitValue64, s.h, uintptr(addr), uintptr(value), uintptr(c))
 }
 
 // WriteValue32 writes value to the word at addr after all earlier work of the stream, and makes that work visible to
 // the whole system before.
 func (s *Stream) WriteValue32(addr DevicePtr, value uint32) error {
-	return s.d.call(symStreamWriteValue32, s.h, uintptr(addr), uintptr(value), 0)
+	return s.d.plain(symStreamWriteValue32, s.h, uintptr(addr), uintptr(value), 0)
 }
 
 // WriteValue64 is WriteValue32 for a 64-bit word; see attribute StreamMemOps64.
 func (s *Stream) WriteValue64(addr DevicePtr, value uint64) error {
-	return s.d.call(symStreamWriteValue64, s.h, uintptr(addr), uintptr(value), 0)
+	return s.d.plain(symStreamWriteValue64, s.h, uintptr(addr), uintptr(value), 0)
 }

@@ -7,6 +7,8 @@ import (
 	"context"
 	"runtime"
 	"time"
+
+	"github.com/railbond/railbond/internal/dl"
 )
 
 // eagerQueries is how often wait asks at full speed before it starts to pause; longestPause keeps what a late answer
@@ -19,8 +21,9 @@ const (
 
 // query asks once whether the stream or event h is done: Success, NotReady, or the error of its work.
 func (d *Driver) query(s symbol, h uintptr) Result {
-	r, _ := d.fn[s].Call(h)
-	return Result(int32(r))
+	frame := dl.CallFrame{Fn: d.fn[s].Addr, A: [dl.MaxArgs]uintptr{h}}
+	dl.Slow(&frame)
+	return Result(int32(frame.R1))
 }
 
 // done is query for callers that ask now and then.
