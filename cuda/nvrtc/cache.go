@@ -98,19 +98,16 @@ func (c *Cache) compile(ctx context.Context, k Key, build func() (*Code, error))
 	if code := c.read(&report); code != nil {
 		return code, nil
 	}
-	unlock, waited, err := lock(ctx, report.Path+".lock", c.lockWait)
-	report.Problem = errors.Join(report.Problem, err)
-	report.Waited = waited
+	unlock, waited, locked := lock(ctx, report.Path+".lock", c.lockWait)
 	if unlock != nil {
 		defer unlock()
 	}
-	if waited {
-		report.Problem = nil
-		if code := c.read(&report); code != nil {
-			return code, nil
-		}
-		report.Problem = errors.Join(report.Problem, err)
+	// Whoever held the lock before, waited for or not, may have written the entry since.
+	report.Waited, report.Problem = waited, nil
+	if code := c.read(&report); code != nil {
+		return code, nil
 	}
+	report.Problem = errors.Join(report.Problem, locked)
 	code, failed := build()
 	if failed != nil {
 		return nil, failed
