@@ -29,8 +29,9 @@ const (
 // nothing, little enough that rows are still in the cache when peers read them.
 // pairBytes bounds what all pairs of ranks together take.
 const (
-	roundBytes = 1 << 18
-	pairBytes  = 32 << 20
+	roundBytes  = 1 << 18
+	directBytes = 2 << 20
+	pairBytes   = 32 << 20
 )
 
 // nmLayout says where everything stands in the region, the same at every rank.
@@ -40,6 +41,7 @@ type nmLayout struct {
 	local       int // L
 	stride      int // bytes of a row slot
 	chunk       int // C, tokens of a round
+	directChunk int // tokens of a round of rows that are read where they stand
 
 	dispatchMeta int // [depth][R] manifests to this rank
 	dispatchOut  int // [depth][R] manifests to others
@@ -57,6 +59,7 @@ type nmLayout struct {
 
 func newNMLayout(s Shape, ranks, rank int, push bool) nmLayout {
 	l := nmLayout{Shape: s, ranks: ranks, rank: rank, local: s.Experts / ranks, stride: s.rowStride()}
+	l.directChunk = min(s.MaxTokens, max(16, directBytes/l.stride))
 	l.chunk = min(s.MaxTokens, max(16, min(roundBytes/l.stride, pairBytes/(ranks*l.stride))))
 	l.manifestBytes = alignUp(manifestHeader+alignUp(4*ranks, 8)+4*s.MaxTokens+8*s.MaxTokens*s.TopK, 64)
 	l.combineManifestBytes = alignUp(manifestHeader+4*s.MaxTokens*s.TopK, 64)

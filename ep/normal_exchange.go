@@ -12,39 +12,48 @@ import (
 // the last, and takes a round only after it has staged its own, so that the rank that
 // is furthest behind can always go on.
 func (n *Normal) exchange(c *call, a *NormalDispatch, out *NormalRecv, h *Handle, zeroCopy bool) {
-	mine := n.rounds(a.Tokens)
-	if zeroCopy {
-		mine = 0
-	}
-	most := max(mine, 1)
+	mine := rounds(a.Tokens, n.chunkOf(zeroCopy))
+	most := mine
 	for _, in := range n.in {
 		most = max(most, in.rounds)
 	}
 	clear(n.cursor)
 	for j := range most {
 		if j < mine {
-			n.stageRound(c, a, out, h, j)
-		}
-		if j == 0 {
-			n.placeOwn(c, a, out, h)
+			n.stageRound(c, a, out, h, j, zeroCopy)
+			n.placeOwn(c, a, out, h, (j+1)*n.chunkOf(zeroCopy))
 		}
 		for i := 1; i < n.ranks; i++ {
-			if s, ok := n.activePeer(i); ok && n.in[s].ok && (j < n.in[s].rounds || j == 0) {
+			if s, ok := n.activePeer(i); ok && n.in[s].ok && j < n.in[s].rounds {
 				n.takeRound(c, s, j, a, out, h)
 			}
 		}
 	}
 }
 
-// stageRound copies the tokens of a round into the staging buffer, pushes them to
-// the ranks that cannot read it, and tells everybody.
-func (n *Normal) stageRound(c *call, a *NormalDispatch, out *NormalRecv, h *Handle, j int) {
+// chunkOf is how many tokens of a sender make a round. Rows that are read where they
+// stand need no buffer; their rounds keep the ranks close together, so that a row
+// which several ranks want is read from memory once.
+func (n *Normal) chunkOf(zeroCopy bool) int {
+	if zeroCopy {
+		return n.directChunk
+	}
+	return n.chunk
+}
+
+// rounds is how many rounds of a chunk a number of tokens takes.
+func rounds(tokens, chunk int) int { return (tokens + chunk - 1) / chunk }
+
+// stageRound copies the tokens of a round into the staging buffer, unless they are
+// read where they stand, pushes them to the ranks that cannot read it, and tells
+// everybody.
+func (n *Normal) stageRound(c *call, a *NormalDispatch, out *NormalRecv, h *Handle, j int, zeroCopy bool) {
 	n.sent++
 	if n.sent > depth {
 		n.awaitAll(c, nmDispatchTaken, n.sent-depth)
 	}
 	first := j * n.chunk
-	for t := first; t < min(first+n.chunk, a.Tokens); t++ {
+	for t := first; t < min(first+n.chunk, a.Tokens) && !zeroCopy; t++ {
 		if !leaves(h.InRank[t*n.ranks:(t+1)*n.ranks], n.nmLayout.rank) {
 			continue
 		}
@@ -108,32 +117,31 @@ func (n *Normal) pushRound(c *call, r int, tokens []uint32, first int) {
 	}
 }
 
-// placeOwn copies the tokens that stay at this rank.
-func (n *Normal) placeOwn(c *call, a *NormalDispatch, out *NormalRecv, h *Handle) {
-	self := n.nmLayout.rank
+// placeOwn copies the tokens below end that stay at this rank and are not there yet.
+func (n *Normal) placeOwn(c *call, a *NormalDispatch, out *NormalRecv, h *Handle, end int) {
+	in := &n.in[n.nmLayout.rank]
+	own := h.sendTo[n.nmLayout.rank]
 	w, g := n.Hidden, lowp.Groups(n.Hidden)
-	row := n.in[self].first
-	for _, t := range h.sendTo[self] {
-		t := int(t)
+	from := in.next
+	for ; in.next < len(own) && int(own[in.next]) < end; in.next++ {
+		t, row := int(own[in.next]), in.first+in.next
 		if out.format == BF16 {
 			n.put(bytesOf(out.X[row*w:(row+1)*w]), bytesOf(a.X[t*w:(t+1)*w]))
 		} else {
 			n.put(bytesOf(out.Q[row*w:(row+1)*w]), bytesOf(a.Q[t*w:(t+1)*w]))
 			copy(out.Scales[row*g:(row+1)*g], a.Scales[t*g:(t+1)*g])
 		}
-		row++
 	}
-	c.traffic.Logical += uint64(len(h.sendTo[self]) * n.rowBytes(out.format))
+	c.traffic.Logical += uint64((in.next - from) * n.rowBytes(out.format))
 }
 
 // takeRound copies the rows of round j of rank s into place.
 func (n *Normal) takeRound(c *call, s, j int, a *NormalDispatch, out *NormalRecv, h *Handle) {
 	in, l := &n.in[s], &n.links[s]
 	round := in.base + uint64(j) + 1
-	first, end := j*n.chunk, (j+1)*n.chunk
-	if in.direct != nil || in.rounds == 0 {
-		first, end = 0, n.MaxTokens
-	} else if !n.await(c, nmDispatchRound, s, round) {
+	chunk := n.chunkOf(in.direct != nil)
+	first, end := j*chunk, (j+1)*chunk
+	if !n.await(c, nmDispatchRound, s, round) {
 		return
 	}
 	from := in.next
@@ -160,9 +168,7 @@ func (n *Normal) takeRound(c *call, s, j int, a *NormalDispatch, out *NormalRecv
 	if l.mapped() {
 		l.addTraffic(bytes)
 	}
-	if in.rounds > 0 {
-		n.signal(nmDispatchTaken, s, round)
-	}
+	n.signal(nmDispatchTaken, s, round)
 }
 
 // placeDirect copies rows out of a peer's own tensor, runs of tokens at once.
@@ -246,10 +252,7 @@ func (n *Normal) blank(a *NormalDispatch, out *NormalRecv, h *Handle, s int) {
 // skipRounds lets the peers finish a call that this rank cannot take part in any
 // further: it stages its rows, and takes theirs without looking.
 func (n *Normal) skipRounds(c *call, a *NormalDispatch, out *NormalRecv, h *Handle, zeroCopy bool) {
-	mine := 0
-	if !zeroCopy {
-		mine = n.rounds(a.Tokens)
-	}
+	mine := rounds(a.Tokens, n.chunkOf(zeroCopy))
 	most := mine
 	for _, in := range n.in {
 		most = max(most, in.rounds)
@@ -257,7 +260,7 @@ func (n *Normal) skipRounds(c *call, a *NormalDispatch, out *NormalRecv, h *Hand
 	clear(n.cursor)
 	for j := range most {
 		if j < mine {
-			n.stageRound(c, a, out, h, j)
+			n.stageRound(c, a, out, h, j, zeroCopy)
 		}
 		for i := 1; i < n.ranks; i++ {
 			if s, ok := n.activePeer(i); ok && j < n.in[s].rounds {

@@ -151,9 +151,9 @@ func (n *Normal) meet(c *call, s int, a *NormalDispatch, out *NormalRecv, h *Han
 	if a.Handle == nil && !n.listed(c, s, &next, m, h) {
 		return 0
 	}
-	if header[manifestFormat]&nmZeroCopy == 0 {
-		next.rounds = n.rounds(next.tokens)
-	} else if !self {
+	direct := header[manifestFormat]&nmZeroCopy != 0
+	next.rounds = rounds(next.tokens, n.chunkOf(direct))
+	if direct && !self {
 		next.direct = n.directRows(c, s, &header, next.tokens*2*n.Hidden)
 		if next.direct == nil {
 			return 0
