@@ -244,13 +244,26 @@ var llShapes = []struct {
 	{5, Shape{MaxTokens: 3, Hidden: 1, TopK: 5, Experts: 5}, []int{3, 2, 1, 0, 3}},
 	{2, Shape{MaxTokens: 9, Hidden: 7168, TopK: 1, Experts: 4}, nil},
 	{8, Shape{MaxTokens: 6, Hidden: 136, TopK: 8, Experts: 16}, []int{6, 5, 4, 3, 2, 1, 0, 6}},
+	{2, Shape{MaxTokens: 90, Hidden: 1000, TopK: 64, Experts: 128}, []int{90, 40}}, // 6 rounds of combine
+}
+
+// Shapes above must move combine in more rounds than there are buffers.
+func TestShapesTakeRounds(t *testing.T) {
+	most := 0
+	for _, c := range llShapes {
+		l := newLLLayout(c.shape, c.ranks, 0, false)
+		most = max(most, l.rounds())
+	}
+	if most <= 2*depth {
+		t.Errorf("no shape takes more than %d rounds", most)
+	}
 }
 
 func TestLowLatency(t *testing.T) {
 	for _, w := range []world{shmWorld, tcpWorld, tcp4World, simWorld, faultyWorld} {
 		for i, c := range llShapes {
 			for _, f := range []Format{BF16, FP8, FP8Pow2, FP8UE8M0} {
-				if w.name != "shm" && (int(f)+i)%4 != 0 {
+				if (w.name != "shm" || raceEnabled) && (int(f)+i)%4 != 0 {
 					continue // every shape and every format, not every pair
 				}
 				t.Run(fmt.Sprintf("%s/%v/%d ranks/%v", w.name, f, c.ranks, c.shape), func(t *testing.T) {
