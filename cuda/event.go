@@ -26,18 +26,7 @@ type EventOptions struct {
 }
 
 func (o EventOptions) flags() uintptr {
-	const blockingSync, disableTiming, interprocess = 1, 2, 4
-	flags := uintptr(0)
-	if !o.Timing {
-		flags |= disableTiming
-	}
-	if o.Interprocess {
-		flags |= interprocess
-	}
-	if o.BlockingSync {
-		flags |= blockingSync
-	}
-	return flags
+	return flag(!o.Timing, eventDisableTiming) | flag(o.Interprocess, eventInterprocess) | flag(o.BlockingSync, eventBlockingSync)
 }
 
 // NewEvent makes an event in the current context, which must be c.

@@ -33,12 +33,11 @@ type HostOptions struct {
 
 // AllocHost takes size bytes of pinned host memory. It is outside of the Go heap; Bytes is gone after Close.
 func (c *Context) AllocHost(size int, o HostOptions) (*HostMemory, error) {
-	const portable, deviceMap, writeCombined = 1, 2, 4
 	if size <= 0 || o.IOMemory || o.ReadOnly {
 		return nil, &ArgError{Call: "Context.AllocHost", What: "size and options", Want: "1 byte or more, without IOMemory and ReadOnly",
 			Got: fmt.Sprintf("%d bytes, %+v", size, o)}
 	}
-	flags := flag(o.Portable, portable) | flag(!o.NotMapped, deviceMap) | flag(o.WriteCombined, writeCombined)
+	flags := flag(o.Portable, hostPortable) | flag(!o.NotMapped, hostDeviceMap) | flag(o.WriteCombined, hostWriteCombined)
 	var p uintptr
 	if err := c.d.call(symMemHostAlloc, uintptr(unsafe.Pointer(&p)), uintptr(size), flags); err != nil {
 		return nil, err
@@ -50,12 +49,11 @@ func (c *Context) AllocHost(size int, o HostOptions) (*HostMemory, error) {
 // RegisterHost pins memory that the caller mapped (mmap, shared memory, a NIC's BAR) for GPUs. It must not be memory of
 // the Go heap, start and end on page boundaries for IOMemory, and stay mapped until Close, which does not free it.
 func (c *Context) RegisterHost(b []byte, o HostOptions) (*HostMemory, error) {
-	const portable, deviceMap, ioMemory, readOnly = 1, 2, 4, 8
 	if len(b) == 0 || o.WriteCombined {
 		return nil, &ArgError{Call: "Context.RegisterHost", What: "memory and options", Want: "1 byte or more, without WriteCombined",
 			Got: fmt.Sprintf("%d bytes, %+v", len(b), o)}
 	}
-	flags := flag(o.Portable, portable) | flag(!o.NotMapped, deviceMap) | flag(o.IOMemory, ioMemory) | flag(o.ReadOnly, readOnly)
+	flags := flag(o.Portable, hostPortable) | flag(!o.NotMapped, hostDeviceMap) | flag(o.IOMemory, registerIOMemory) | flag(o.ReadOnly, registerReadOnly)
 	if err := c.d.call(symMemHostRegister, dl.Addr(b), uintptr(len(b)), flags); err != nil {
 		return nil, err
 	}

@@ -46,11 +46,11 @@ type allocationProp struct {
 	kind        int32 // CUmemAllocationType
 	handleTypes int32 // CUmemAllocationHandleType, a bit mask
 	location    memLocation
-	_           uintptr // win32HandleMetaData
+	win32       uintptr // win32HandleMetaData
 	compression uint8
 	gpuDirect   uint8 // allocFlags.gpuDirectRDMACapable
 	usage       uint16
-	_           [4]byte
+	reserved    [4]byte
 }
 
 // accessDesc is CUmemAccessDesc.
@@ -72,7 +72,6 @@ const (
 	locationDevice       = 1  // CU_MEM_LOCATION_TYPE_DEVICE
 	handleNone           = 0  // CU_MEM_HANDLE_TYPE_NONE
 	handleFD             = 1  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-	accessRead           = 1  // CU_MEM_ACCESS_FLAGS_PROT_READ
 	accessReadWrite      = 3  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 	granularityMinimum   = 0  // CU_MEM_ALLOC_GRANULARITY_MINIMUM
 	rangeDmaBuf          = 1  // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
@@ -81,4 +80,15 @@ const (
 	pointerSyncMemops    = 6  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 	uuidBytes            = 16 // sizeof(CUuuid)
 	ipcHandleBytes       = 64 // sizeof(CUipcMemHandle), sizeof(CUipcEventHandle)
+
+	hostPortable      = 1 // CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
+	hostDeviceMap     = 2 // CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTREGISTER_DEVICEMAP
+	hostWriteCombined = 4 // CU_MEMHOSTALLOC_WRITECOMBINED
+	registerIOMemory  = 4 // CU_MEMHOSTREGISTER_IOMEMORY
+	registerReadOnly  = 8 // CU_MEMHOSTREGISTER_READ_ONLY
+
+	streamNonBlocking  = 1 // CU_STREAM_NON_BLOCKING
+	eventBlockingSync  = 1 // CU_EVENT_BLOCKING_SYNC
+	eventDisableTiming = 2 // CU_EVENT_DISABLE_TIMING
+	eventInterprocess  = 4 // CU_EVENT_INTERPROCESS
 )

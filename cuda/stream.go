@@ -29,12 +29,8 @@ type StreamOptions struct {
 
 // NewStream makes a stream in the current context, which must be c.
 func (c *Context) NewStream(o StreamOptions) (*Stream, error) {
-	const nonBlocking = 1
-	flags := uintptr(nonBlocking)
-	if o.SyncWithDefault {
-		flags = 0
-	}
 	s := &Stream{d: c.d, owned: true}
+	flags := flag(!o.SyncWithDefault, streamNonBlocking)
 	if err := c.d.call(symStreamCreateWithPriority, uintptr(unsafe.Pointer(&s.h)), flags, uintptr(o.Priority)); err != nil {
 		return nil, err
 	}

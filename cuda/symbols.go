@@ -36,7 +36,6 @@ const (
 	symMemHostRegister
 	symMemHostUnregister
 	symMemHostGetDevicePointer
-	symMemHostGetFlags
 	symPointerGetAttribute
 	symPointerSetAttribute
 	symMemcpy
@@ -141,7 +140,6 @@ func symbols() [symbolCount]symbolInfo {
 		symMemHostRegister:              {name: "cuMemHostRegister"},
 		symMemHostUnregister:            {name: "cuMemHostUnregister"},
 		symMemHostGetDevicePointer:      {name: "cuMemHostGetDevicePointer"},
-		symMemHostGetFlags:              {name: "cuMemHostGetFlags"},
 		symPointerGetAttribute:          {name: "cuPointerGetAttribute"},
 		symPointerSetAttribute:          {name: "cuPointerSetAttribute"},
 		symMemcpy:                       {name: "cuMemcpy"},
