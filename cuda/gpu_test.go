@@ -59,7 +59,7 @@ func compile(t testing.TB, driver int, source, arch string) []byte {
 	t.Helper()
 	lib, err := nvrtc.Open(nvrtc.Options{DriverVersion: driver})
 	if err != nil {
-		if os.Getenv("RAILBOND_TEST_REQUIRE") == "1" {
+		if os.Getenv(nvrtc.PathVariable) != "" {
 			t.Fatal(err)
 		}
 		t.Skipf("no NVRTC: %v", err)

@@ -4,6 +4,7 @@
 package nvrtc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,7 +53,7 @@ type LockError struct {
 }
 
 func (e *LockError) Error() string {
-	return fmt.Sprintf("nvrtc: %s still locked after %v: compiled without it; see whether the process that holds it hangs",
+	return fmt.Sprintf("nvrtc: %s still locked after %v: see whether the process that holds it hangs",
 		e.Path, e.Waited.Round(time.Millisecond))
 }
 
@@ -84,8 +85,8 @@ func OpenCache(o CacheOptions) (*Cache, error) {
 func (c *Cache) Dir() string { return c.dir }
 
 // Compile returns what is in the cache for p, or compiles p with l and puts it there. While another process compiles
-// the same, it waits for that, until ctx ends or CacheOptions.LockWait has passed, and then compiles by itself. The
-// error is that of Library.Compile; a source that does not compile is not remembered.
+// the same, it waits for that until CacheOptions.LockWait has passed, and then compiles by itself. The error is that of
+// Library.Compile, or of ctx when that ends first; a source that does not compile is not remembered.
 func (c *Cache) Compile(ctx context.Context, l *Library, p Program) (*Code, error) {
 	if err := p.check(); err != nil {
 		return nil, err
@@ -106,6 +107,9 @@ func (c *Cache) compile(ctx context.Context, k Key, build func() (*Code, error))
 	report.Waited, report.Problem = waited, nil
 	if code := c.read(&report); code != nil {
 		return code, nil
+	}
+	if ctx.Err() != nil {
+		return nil, cmp.Or(locked, ctx.Err())
 	}
 	report.Problem = errors.Join(report.Problem, locked)
 	code, failed := build()

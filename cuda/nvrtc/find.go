@@ -6,6 +6,7 @@ package nvrtc
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/railbond/railbond/internal/dl"
@@ -30,7 +31,8 @@ type Options struct {
 }
 
 // Open loads the library. It looks at Options.Path or RAILBOND_NVRTC if given; otherwise where the dynamic loader does, in
-// CUDA_HOME, /usr/local/cuda, and the site-packages of VIRTUAL_ENV, CONDA_PREFIX and the system's Python. The error is
+// CUDA_HOME, CUDA_PATH, CONDA_PREFIX and /usr/local/cuda, and in the site-packages of VIRTUAL_ENV, CONDA_PREFIX, the
+// python3 of PATH and the system's Python. The error is
 // a *MissingError.
 func Open(o Options) (*Library, error) {
 	var tried []Attempt
@@ -114,7 +116,7 @@ func everywhere(getenv func(string) string) []candidate {
 		}
 	}
 	roots = append(roots, "/usr/local/cuda")
-	for _, prefix := range []string{getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX"), "/usr/local", "/usr"} {
+	for _, prefix := range []string{getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX"), pythonPrefix(), "/usr/local", "/usr"} {
 		if prefix == "" {
 			continue
 		}
@@ -127,6 +129,15 @@ func everywhere(getenv func(string) string) []candidate {
 		all = append(all, inFolder(r)...)
 	}
 	return all
+}
+
+// pythonPrefix is the environment that the python3 of PATH belongs to; "" without one.
+func pythonPrefix() string {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return ""
+	}
+	return filepath.Dir(filepath.Dir(python))
 }
 
 // inFolder lists the library's files that exist in a folder of any of the usual forms, newest first.
