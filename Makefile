@@ -15,6 +15,11 @@ PKG ?= ./...
 BUILDVCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && echo true || echo false)
 NESTED := $(patsubst ./%/go.mod,%,$(shell find . -mindepth 2 -name go.mod -not -path '*/testdata/*'))
 
+# NVRTC as tools/install-nvrtc leaves it; the tests look here unless told otherwise.
+ifneq ($(wildcard .cache/nvrtc/site),)
+export RAILBOND_NVRTC ?= $(abspath .cache/nvrtc/site)
+endif
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +35,7 @@ demo: build ## expert parallelism on this machine, in under a minute
 .PHONY: deps
 deps: ## install what the tests need (Debian, Ubuntu)
 	@tools/install-test-deps
+	@tools/install-nvrtc
 
 .PHONY: test
 test: deps ## every test, without and with the race detector
