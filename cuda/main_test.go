@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	// The real driver keeps threads, device files, pipes and sockets open until the process ends.
 	var o testmain.Options
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
-		o.IgnoreFiles = []string{"/dev/nvidia", "/dev/shm/cuda", "anon_inode:", "pipe:", "socket:", "/proc/"}
+		o.IgnoreFiles = []string{"/dev/nvidia", "/dev/shm/", "memfd:", "anon_inode:", "pipe:", "socket:", "/proc/", "/sys/"}
 	}
 	testmain.Run(m, o)
 }

@@ -20,7 +20,7 @@ import (
 func TestMain(m *testing.M) {
 	var o testmain.Options
 	if _, err := os.Stat("/dev/nvidiactl"); err == nil {
-		o.IgnoreFiles = []string{"/dev/nvidia", "anon_inode:", "pipe:", "socket:", "/proc/"}
+		o.IgnoreFiles = []string{"/dev/nvidia", "anon_inode:", "pipe:", "socket:", "/proc/", "/sys/"}
 	}
 	testmain.Run(m, o)
 }

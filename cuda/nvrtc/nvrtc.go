@@ -28,7 +28,8 @@
 //
 // # Cost
 //
-// On a 2-core Zen 4 guest: a kernel of ten lines compiles in 15 to 50 ms; finding it in the cache takes about 0.1 ms.
+// On a 2-core Zen 4 guest: a kernel of a few lines compiles in 27 ms (BenchmarkCompile), and
+// finding it in the cache takes 16 µs (BenchmarkCacheHit).
 package nvrtc
 
 import (
