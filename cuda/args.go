@@ -37,19 +37,19 @@ func Float32(v float32) Arg { return Arg{size: 4, word: uint64(math.Float32bits(
 // Float64 is a parameter of type double.
 func Float64(v float64) Arg { return Arg{size: 8, word: math.Float64bits(v)} }
 
-// Struct is a parameter passed by value: the bytes of a C structure with its padding, at most 4,096 of them. The bytes are copied when
-// the argument is given to a launch, not here.
+// Struct is a parameter passed by value: the bytes of a C structure with its padding. They are copied when the
+// argument is given to a launch, not here.
 func Struct(b []byte) Arg { return Arg{size: len(b), large: b} }
 
-// maxParamBytes is what CUDA before 12.1, and compute capability below 7.0, takes in all; newer ones take 32,764.
+// maxParamBytes is what a kernel takes in all, from CUDA 12.1 and compute capability 7.0 on; before it was 4,096 bytes, and
+// then the driver refuses. Each value starts at a multiple of paramAlign: enough for any alignas of a kernel's.
 const (
-	maxParams     = 1024
 	maxParamBytes = 32764
-	paramAlign    = 64 // each value starts at such a multiple: enough for alignas in kernels, and one value per cache line
+	paramAlign    = 64
 )
 
-// argBlock holds the values of a launch and the list of their addresses, which is what cuLaunchKernelEx takes. Both lie on the Go heap,
-// where nothing moves, and the block keeps them alive.
+// argBlock holds the values of a launch and the list of their addresses, which is what cuLaunchKernelEx takes. Both lie
+// on the Go heap, where nothing moves, and the block keeps them alive.
 type argBlock struct {
 	values []byte
 	ptrs   []uintptr // addresses within values
@@ -58,18 +58,19 @@ type argBlock struct {
 
 // newArgBlock lays args out and stores their values.
 func newArgBlock(kernel string, args []Arg) (argBlock, error) {
-	total := 0
+	total, room := 0, 0
 	for i, a := range args {
 		if a.size <= 0 || a.size > maxParamBytes {
 			return argBlock{}, argError(kernel, i, fmt.Sprintf("1 to %d bytes", maxParamBytes), a.size)
 		}
-		total += alignUp(a.size)
+		total += a.size
+		room += alignUp(a.size)
 	}
-	if len(args) > maxParams || total > maxParams*paramAlign {
+	if total > maxParamBytes {
 		return argBlock{}, &ArgError{Call: "Function.Prepare", What: "arguments of kernel " + kernel,
-			Want: fmt.Sprintf("at most %d, of %d bytes in all", maxParams, maxParamBytes), Got: fmt.Sprintf("%d, of %d bytes", len(args), total)}
+			Want: fmt.Sprintf("at most %d bytes in all", maxParamBytes), Got: fmt.Sprint(total)}
 	}
-	b := argBlock{values: aligned(total), ptrs: make([]uintptr, len(args)), sizes: make([]int, len(args))}
+	b := argBlock{values: aligned(room), ptrs: make([]uintptr, len(args)), sizes: make([]int, len(args))}
 	offset := 0
 	for i, a := range args {
 		b.ptrs[i], b.sizes[i] = uintptr(unsafe.Pointer(&b.values[offset])), a.size
@@ -104,7 +105,8 @@ func (b *argBlock) store(i int, a Arg) {
 // set replaces the value of parameter i by one of the same size.
 func (b *argBlock) set(kernel string, i int, a Arg) error {
 	if i < 0 || i >= len(b.sizes) {
-		return &ArgError{Call: "Launch.Set", What: "index of a parameter of kernel " + kernel, Want: fmt.Sprintf("0 to %d", len(b.sizes)-1), Got: fmt.Sprint(i)}
+		return &ArgError{Call: "Launch.Set", What: "index of a parameter of kernel " + kernel,
+			Want: fmt.Sprintf("0 to %d", len(b.sizes)-1), Got: fmt.Sprint(i)}
 	}
 	if a.size != b.sizes[i] {
 		return argError(kernel, i, fmt.Sprintf("%d bytes, as prepared", b.sizes[i]), a.size)
@@ -122,5 +124,6 @@ func (b *argBlock) list() uintptr {
 }
 
 func argError(kernel string, i int, want string, got int) error {
-	return &ArgError{Call: "Function.Prepare", What: fmt.Sprintf("argument %d of kernel %s", i, kernel), Want: want, Got: fmt.Sprintf("%d bytes", got)}
+	return &ArgError{Call: "Function.Prepare", What: fmt.Sprintf("argument %d of kernel %s", i, kernel), Want: want,
+		Got: fmt.Sprintf("%d bytes", got)}
 }

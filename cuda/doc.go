@@ -46,16 +46,16 @@
 //
 // # Layouts
 //
-// Structures and constants follow cuda.h of CUDA 12.0 to 13.5, where those used here are the same; functions are asked for
-// with cuGetProcAddress in the version of CUDA 12.0 (a few optional ones later), so that a newer driver cannot change
-// their signature. testdata/abi.c prints the layouts from the header, and the tests compare. Drivers from R525 (CUDA
-// 12.0) on are supported, on linux/amd64 and linux/arm64.
+// Structures and constants follow cuda.h of CUDA 13.5, and that of CUDA 12.9 agrees: testdata/abi.c prints them from the
+// header, and the tests compare. Functions are asked for with cuGetProcAddress_v2 in the signature of CUDA 12.0
+// (cuFuncGetParamInfo of 12.4), so that a newer driver cannot change it. Drivers from R525 (CUDA 12.0) on have what is
+// needed, on linux/amd64 and linux/arm64.
 //
 // # Cost
 //
-// Every call goes through internal/dl's slow call, which lets other goroutines run when the driver blocks. Launch.Run and
-// Set, Stream's copies, fills, waits and writes, Stream.Wait, GraphExec.Launch and Event.Record do not allocate, which
-// TestDataPathDoesNotAllocate counts. On a 2-core Zen 4 guest, over a library that does nothing, Launch.Run costs 40 ns:
-// this is what Go adds to the driver's own time (BenchmarkLaunchOverhead). BenchmarkGPULaunch and its neighbours give the
-// whole on the machine at hand.
+// Every call goes through internal/dl's slow call, which lets other goroutines run when the driver blocks. Launch.Run
+// and Set, Stream's copies, fills, waits and writes, Stream.Wait, GraphExec.Launch and Event.Record do not allocate,
+// which TestDataPathDoesNotAllocate counts. On a 2-core Zen 4 guest, over a library that does nothing, Launch.Run costs
+// 40 ns: this is what Go adds to the driver's own time (BenchmarkLaunchOverhead). BenchmarkGPULaunch and its neighbours
+// give the whole on the machine at hand.
 package cuda

@@ -29,8 +29,8 @@ type IPCMemory struct {
 	closed atomic.Bool
 }
 
-// IPCHandle makes a handle for the allocation that p lies in, in the current context. The handle stands for the first byte of the
-// allocation, see Driver.AddressRange.
+// IPCHandle makes a handle for the allocation that p lies in, in the current context. The handle stands for the first
+// byte of the allocation, see Driver.AddressRange.
 func (d *Driver) IPCHandle(p DevicePtr) (IPCMemHandle, error) {
 	var h IPCMemHandle
 	err := d.call(symIpcGetMemHandle, uintptr(unsafe.Pointer(&h)), uintptr(p))

@@ -32,11 +32,11 @@ type LaunchConfig struct {
 	Cluster Dim3 // blocks that run on one GPC and share memory: up to 8, or 16 with FuncNonPortableClusterSizes
 	// Cooperative has all blocks run at once, so that they may wait for each other; the launch fails where they cannot.
 	Cooperative bool
-	// ProgrammaticSerialization lets the kernel start before the kernel ahead of it in the stream has ended; it waits with
-	// griddepcontrol.wait before it touches what that one writes.
+	// ProgrammaticSerialization lets the kernel start before the kernel ahead of it in the stream has ended; it waits
+	// with griddepcontrol.wait before it touches what that one writes.
 	ProgrammaticSerialization bool
-	// RemoteSyncDomain takes the kernel's system-wide fences out of the wait of other kernels' and theirs out of its own:
-	// for kernels that talk to peers beside kernels that compute.
+	// RemoteSyncDomain takes the kernel's system-wide fences out of the wait of other kernels' and theirs out of its
+	// own: for kernels that talk to peers beside kernels that compute.
 	RemoteSyncDomain bool
 	Priority         int // see Context.PriorityRange; 0 is that of the stream
 }

@@ -115,6 +115,8 @@ func TestArgsWithoutTheDriversHelp(t *testing.T) {
 	inContext(t, f, func(c *Context) {
 		fn := must(must(c.LoadModule([]byte("image")))(t).Function("none"))(t)
 		must(fn.Prepare(LaunchConfig{}, Int32(1)))(t)
+		_, err := fn.Prepare(LaunchConfig{}, Struct(make([]byte, maxParamBytes)), Int32(1))
+		wantError[*ArgError](t, err)
 		for _, a := range []Arg{{}, Struct(nil), Struct(make([]byte, maxParamBytes+1))} {
 			_, err := fn.Prepare(LaunchConfig{}, a)
 			wantError[*ArgError](t, err)
@@ -209,7 +211,7 @@ func FuzzArgs(f *testing.F) {
 	f.Add([]byte{4, 8, 24, 1, 255})
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, sizes []byte) {
-		sizes = sizes[:min(len(sizes), 200)]
+		sizes = sizes[:min(len(sizes), 120)]
 		var args []Arg
 		for i, n := range sizes {
 			args = append(args, Struct(pattern(int(n), byte(i))))

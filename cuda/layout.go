@@ -3,8 +3,8 @@
 
 package cuda
 
-// The structures of cuda.h (CUDA 12.0 to 13.5, linux/amd64 and linux/arm64) that cross the boundary. abi_test.go compares
-// them with testdata/abi.txt.
+// The structures of cuda.h (CUDA 12.9 and 13.5, linux/amd64 and linux/arm64) that cross the boundary. abi_test.go
+// compares them with testdata/abi.txt.
 
 // launchConfig is CUlaunchConfig.
 type launchConfig struct {

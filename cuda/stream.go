@@ -41,7 +41,8 @@ func (c *Context) NewStream(o StreamOptions) (*Stream, error) {
 // legacy default stream. Its Close does nothing.
 func (c *Context) WrapStream(handle uintptr) *Stream { return &Stream{d: c.d, h: handle} }
 
-// PriorityRange is the lowest and the highest priority of streams in the current context; the highest is the smaller number.
+// PriorityRange is the lowest and the highest priority of streams in the current context; the highest is the smaller
+// number.
 func (c *Context) PriorityRange() (lowest, highest int, err error) {
 	var lo, hi int32
 	err = c.d.call(symCtxGetStreamPriorityRange, uintptr(unsafe.Pointer(&lo)), uintptr(unsafe.Pointer(&hi)))

@@ -117,8 +117,8 @@ func (d *Device) PCI() (PCI, error) {
 	return p.public(), err
 }
 
-// PCIe is the link of a GPU to its bus: the generation (4 is 16 GT/s) and the number of lanes, now and at most. An idle GPU may
-// run at a lower generation than under load.
+// PCIe is the link of a GPU to its bus: the generation (4 is 16 GT/s) and the number of lanes, now and at most. An idle
+// GPU may run at a lower generation than under load.
 type PCIe struct {
 	Generation    int `json:"generation"`
 	Lanes         int `json:"lanes"`

@@ -1,9 +1,10 @@
 // Copyright The Railbond Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nvml is NVIDIA's management library (libnvidia-ml.so.1), opened at run time: which GPUs a host has, how they are
-// linked by NVLink and PCIe, their clocks and memory. It is for inventories and placement; it sees all GPUs of the host,
-// whatever CUDA_VISIBLE_DEVICES says, so that its indices are not CUDA's ordinals: match devices by PCI bus id or UUID.
+// Package nvml is NVIDIA's management library (libnvidia-ml.so.1), opened at run time: which GPUs a host has, how they
+// are linked by NVLink and PCIe, their clocks and memory. It is for inventories and placement; it sees all GPUs of the
+// host, whatever CUDA_VISIBLE_DEVICES says, so that its indices are not CUDA's ordinals: match devices by PCI bus id or
+// UUID.
 //
 //	lib, err := nvml.Open()         // *MissingError without a driver
 //	defer lib.Close()

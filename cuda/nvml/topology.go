@@ -41,8 +41,8 @@ type Link struct {
 	RemoteType RemoteType `json:"remote_type"`
 }
 
-// Link reads one NVLink, by an index from 0. A GPU without it gives *Error with NotSupported or InvalidArgument. Of a link
-// that is up, what the library will not tell stays zero, or RemoteUnknown.
+// Link reads one NVLink, by an index from 0. A GPU without it gives *Error with NotSupported or InvalidArgument. Of a
+// link that is up, what the library will not tell stays zero, or RemoteUnknown.
 func (d *Device) Link(index int) (Link, error) {
 	ln := Link{Index: index, RemoteType: RemoteUnknown}
 	var active uint32
@@ -215,8 +215,9 @@ func (d *Device) describe() (g GPU, err error) {
 	return g, err
 }
 
-// NVLinks counts the NVLinks that join GPUs i and j: those from i that end at j, or, where i's links end at switches (or the library
-// hides their ends), the smaller of the two GPUs' active links, as every GPU on the switches reaches every other.
+// NVLinks counts the NVLinks that join GPUs i and j: those from i that end at j, or, where i's links end at switches
+// (or the library hides their ends), the smaller of the two GPUs' active links, as every GPU on the switches reaches
+// every other.
 func (t *Topology) NVLinks(i, j int) int {
 	if i < 0 || j < 0 || i >= len(t.GPUs) || j >= len(t.GPUs) || i == j {
 		return 0

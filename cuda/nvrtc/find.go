@@ -20,20 +20,19 @@ const newestMajor, oldestMajor = 13, 12
 
 // Options say where to look for the library. The zero value looks everywhere.
 type Options struct {
-	// Path is the file, or a folder that has it: itself, in lib or lib64, or as a Python site-packages folder. Given here or
-	// by RAILBOND_NVRTC, nothing else is tried.
+	// Path is the file, or a folder that has it: itself, in lib or lib64, or as a Python site-packages folder. Given
+	// here or by RAILBOND_NVRTC, nothing else is tried.
 	Path string
-	// DriverVersion, as cuda.Driver.Version tells it, leaves out libraries of a newer major version, whose code the driver
-	// would refuse. 0 means any.
+	// DriverVersion, as cuda.Driver.Version tells it, leaves out libraries of a newer major version, whose code the
+	// driver would refuse. 0 means any.
 	DriverVersion int
 	// Getenv stands in for os.Getenv; nil means that.
 	Getenv func(string) string
 }
 
-// Open loads the library. It looks at Options.Path or RAILBOND_NVRTC if given; otherwise where the dynamic loader does, in
-// CUDA_HOME, CUDA_PATH, CONDA_PREFIX and /usr/local/cuda, and in the site-packages of VIRTUAL_ENV, CONDA_PREFIX, the
-// python3 of PATH and the system's Python. The error is
-// a *MissingError.
+// Open loads the library. It looks at Options.Path or RAILBOND_NVRTC if given; otherwise where the dynamic loader does,
+// in CUDA_HOME, CUDA_PATH, CONDA_PREFIX and /usr/local/cuda, and in the site-packages of VIRTUAL_ENV, CONDA_PREFIX, the
+// python3 of PATH and the system's Python. The error is a *MissingError.
 func Open(o Options) (*Library, error) {
 	var tried []Attempt
 	for _, file := range candidates(o) {

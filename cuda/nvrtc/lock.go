@@ -16,8 +16,8 @@ import (
 const lockPause = 2 * time.Millisecond
 
 // lock takes the lock file at path, which the kernel frees when its holder closes it or dies. It waits up to limit and
-// until ctx ends; waited tells whether it had to. Without the lock unlock is nil and err says why, a *LockError when it was not
-// had in time. The file stays: removing it would let two processes hold locks of one name.
+// until ctx ends; waited tells whether it had to. Without the lock unlock is nil and err says why, a *LockError when it
+// was not had in time. The file stays: removing it would let two processes hold locks of one name.
 func lock(ctx context.Context, path string, limit time.Duration) (unlock func(), waited bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -10,21 +10,21 @@
 //	code, err := cache.Compile(ctx, lib, nvrtc.Program{Source: src, Name: "ep.cu", Arch: arch})
 //	mod, err := cudaContext.LoadModule(code.Image)
 //
-// A source that does not compile is a *CompileError with the compiler's log in it. Machine code (an Arch of sm_90a) loads
-// on drivers of NVRTC's major version; PTX (compute_90) only on drivers at least as new as NVRTC.
+// A source that does not compile is a *CompileError with the compiler's log in it. Machine code (an Arch of sm_90a)
+// loads on drivers of NVRTC's major version; PTX (compute_90) only on drivers at least as new as NVRTC.
 //
 // # Cache
 //
 // An entry is named by the SHA-256 of source, headers, options, arch, NVRTC's and the driver's version, so that nothing
 // stale can be found. Entries are written to a temporary file, synced and renamed, and end with a checksum; one that is
-// damaged is compiled again and replaced, and Code says so. A lock file per entry lets one of many processes compile while
-// the others wait for it, up to a deadline, after which they compile for themselves. The folder is CacheOptions.Dir, or
-// RAILBOND_CACHE_DIR, or railbond in the user's cache folder; it trusts whoever may write to it.
+// damaged is compiled again and replaced, and Code says so. A lock file per entry lets one of many processes compile
+// while the others wait for it, up to a deadline, after which they compile for themselves. The folder is
+// CacheOptions.Dir, or RAILBOND_CACHE_DIR, or railbond in the user's cache folder; it trusts whoever may write to it.
 //
 // # Lifetime
 //
-// Library and Cache have no Close: the library stays loaded until the process ends, and a Cache holds nothing open between
-// calls. Both may be used by several goroutines.
+// Library and Cache have no Close: the library stays loaded until the process ends, and a Cache holds nothing open
+// between calls. Both may be used by several goroutines.
 //
 // # Cost
 //
@@ -49,7 +49,7 @@ type Library struct {
 	fn           functions
 }
 
-// functions are those of nvrtc.h that are used, from CUDA 12.0 to 13.5.
+// functions are those of nvrtc.h that are used, as in CUDA 12.9 and 13.5.
 type functions struct {
 	version, numArchs, archs, create, destroy, compile,
 	ptxSize, ptx, cubinSize, cubin, logSize, log, addName, loweredName, errorString dl.Func
