@@ -56,6 +56,10 @@ test-race:
 test-nested:
 	@set -e; for m in $(NESTED); do echo "go vet ./... in $$m"; (cd $$m && $(GO) vet ./...); done
 
+.PHONY: gpu-test
+gpu-test: ## the tests and benchmarks that need NVIDIA GPUs; they skip without
+	$(GO) test -count=1 -p 1 -timeout 20m -run GPU -bench GPU -v ./cuda/... ./ep/device/...
+
 .PHONY: lint
 lint: ## the rules of this repository, go vet and the cross build
 	$(GO) test -count=1 ./internal/lint
