@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strings"
@@ -39,6 +40,8 @@ func TestNoAllocation(t *testing.T) {
 		out, weights := make([]lowp.BF16, len(in.X)), make([]float32, len(in.TopKIdx))
 		combine := &NormalCombine{}
 		ld, lcm, lcz := l.dispatchArgs(), l.combineArgs(false), l.combineArgs(true)
+		lcr := l.combineArgs(false)
+		lcr.X = append([]lowp.BF16(nil), l.y...)
 		for _, step := range []struct {
 			name string
 			do   func() error
@@ -52,6 +55,7 @@ func TestNoAllocation(t *testing.T) {
 				return p.Receive()
 			}},
 			{"low-latency combine", func() error { return l.ll.Combine(lcm, l.out) }},
+			{"low-latency combine in rounds", func() error { return l.ll.Combine(lcr, l.out) }},
 			{"low-latency zero-copy combine", func() error { return l.ll.Combine(lcz, l.out) }},
 			{"normal dispatch", func() error { return n.n.Dispatch(dispatch, n.recv) }},
 			{"normal combine", func() error {
@@ -61,11 +65,16 @@ func TestNoAllocation(t *testing.T) {
 			}},
 			{"barrier", r.Barrier},
 		} {
-			got, err := mallocs(r, calls, step.do)
-			if err != nil {
-				return fmt.Errorf("%s: %w", step.name, err)
+			// The runtime's own goroutines may allocate now and then; what the calls
+			// allocate, they allocate each time.
+			got := uint64(math.MaxUint64)
+			for range 4 {
+				n, err := mallocs(r, calls, step.do)
+				if err != nil {
+					return fmt.Errorf("%s: %w", step.name, err)
+				}
+				got = min(got, n)
 			}
-			// The runtime's own goroutines may allocate now and then.
 			if r.rank == 0 && got > ranks*calls/100 {
 				return fmt.Errorf("%s: %d allocations in %d calls at %d ranks", step.name, got, calls, ranks)
 			}

@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/railbond/railbond/ep/reference/payload"
 	"github.com/railbond/railbond/lowp"
+	"github.com/railbond/railbond/rail"
 	"github.com/railbond/railbond/rail/sim"
 )
 
@@ -583,8 +585,9 @@ func TestBeatingRankThatNeverComes(t *testing.T) {
 	}
 }
 
-// Ranks that were slow to combine find the buffers of a round as they were sent.
-func TestRoundsWithSkew(t *testing.T) {
+// A rank that does not take rounds holds its sources back before they write over
+// what it has not read.
+func TestRoundsWaitForTheirReader(t *testing.T) {
 	shape := Shape{MaxTokens: 90, Hidden: 1000, TopK: 64, Experts: 128}
 	c := newLLCase(t, 2, shape, BF16, payload.Random, nil, 71)
 	runWorld(t, 2, shmWorld, Options{}, func(r *testRank) error {
@@ -593,23 +596,35 @@ func TestRoundsWithSkew(t *testing.T) {
 			return err
 		}
 		defer func() { _ = l.recv.Close() }()
-		for range 3 {
+		for i := range 3 {
 			if err := errors.Join(l.dispatch(false), l.checkDispatch()); err != nil {
 				return err
 			}
 			l.experts()
-			// Rank 1 has no rounds of its own, which would keep rank 0 back.
-			a := l.combineArgs(r.rank == 1)
 			if r.rank == 0 {
-				a.Tokens, a.TopKIdx, a.TopKWeights, l.out = 0, nil, nil, nil // nothing to sum: it runs ahead
-			}
-			if err := l.ll.Combine(a, l.out); err != nil {
-				return err
-			}
-			if r.rank == 1 {
-				if err := l.checkCombine(); err != nil {
+				if err := errors.Join(l.combine(llMode{}), l.checkCombine()); err != nil {
 					return err
 				}
+				continue
+			}
+			word := l.ll.wordOff(llCombineRound, 0)
+			before := uint64(i * l.ll.rounds())
+			poison(l.out)
+			p, err := l.ll.CombineSend(l.combineArgs(false), l.out)
+			if err != nil {
+				return err
+			}
+			for stop := time.Now().Add(10 * time.Second); rail.LoadWord(l.ll.mem, word) < before+depth; runtime.Gosched() {
+				if time.Now().After(stop) {
+					return fmt.Errorf("no more than %d of %d rounds came (%d in a call)", rail.LoadWord(l.ll.mem, word), before+depth, l.ll.rounds())
+				}
+			}
+			time.Sleep(20 * time.Millisecond) // enough for it to go on, if it did not wait
+			if sent := rail.LoadWord(l.ll.mem, word) - before; sent != depth {
+				return fmt.Errorf("%d rounds were sent, but none taken", sent)
+			}
+			if err := errors.Join(p.Receive(), l.checkCombine()); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -171,9 +171,10 @@ func (l *llRunner) checkCombine() error {
 }
 
 // A llMode is a way to make the calls.
-type llMode struct{ split, zeroCopy bool }
+// Rows are in registered memory if they are zero-copied or registered is set.
+type llMode struct{ split, zeroCopy, registered bool }
 
-var llModes = []llMode{{}, {split: true}, {zeroCopy: true}, {split: true, zeroCopy: true}}
+var llModes = []llMode{{}, {split: true}, {zeroCopy: true}, {split: true, zeroCopy: true}, {registered: true}}
 
 func (l *llRunner) poisonRecv() {
 	poison(l.recv.X)
@@ -200,6 +201,9 @@ func (l *llRunner) dispatch(split bool) error {
 func (l *llRunner) combine(m llMode) error {
 	poison(l.out)
 	a := l.combineArgs(m.zeroCopy)
+	if !m.zeroCopy && !m.registered {
+		a.X = append([]lowp.BF16(nil), l.y...)
+	}
 	if !m.split {
 		return l.ll.Combine(a, l.out)
 	}
@@ -208,7 +212,7 @@ func (l *llRunner) combine(m llMode) error {
 		return err
 	}
 	if !m.zeroCopy {
-		poison(l.y) // free to change after the send half
+		poison(a.X) // free to change after the send half
 	}
 	return p.Receive()
 }
@@ -289,7 +293,7 @@ func runLLModes(c *llCase, r *testRank) error {
 		}
 	}
 	// Ranks may differ in how they make a call.
-	if err := l.round(llModes[(r.rank*2)%4]); err != nil {
+	if err := l.round(llModes[(r.rank*2)%5]); err != nil {
 		return fmt.Errorf("mixed round: %w", err)
 	}
 	return nil

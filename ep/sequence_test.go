@@ -401,7 +401,7 @@ func TestPlanesInParallel(t *testing.T) {
 			var one, two error
 			wg.Go(func() {
 				for i := range 10 {
-					one = errors.Join(one, l.round(llModes[i%4]))
+					one = errors.Join(one, l.round(llModes[i%5]))
 				}
 			})
 			wg.Go(func() {
