@@ -157,7 +157,7 @@ func (l *LowLatency) params(o Options) planeParams {
 		done: at.done, counts: at.counts, rows: at.rows, combineFlags: at.combineFlags, combineRows: at.combineRows,
 		rowStride: at.rowStride, combineStride: at.combineStride,
 		ranks: uint32(o.Ranks), rank: uint32(o.Rank), maxTokens: uint32(o.Shape.MaxTokens), hidden: uint32(o.Shape.Hidden),
-		local: uint32(o.Shape.Experts / o.Ranks), pairs: uint32(at.pairs), scalesAt_: at.scalesAt, payloadAt: at.payloadAt,
+		local: uint32(o.Shape.Experts / o.Ranks), pairs: uint32(at.pairs), scalesAt: at.scalesAt, payloadAt: at.payloadAt,
 	}
 	for r := range o.Ranks {
 		p.base[r] = uint64(o.Buffers.Base(r))

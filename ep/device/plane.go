@@ -40,12 +40,12 @@ const statusBytes = 8 * (MaxRanks*statusWords + 1)
 
 // planeParams is struct Plane of kernels/common.cuh, field by field.
 type planeParams struct {
-	base                                                    [MaxRanks]uint64
-	control, status, timeout                                uint64
-	done, counts, rows, combineFlags, combineRows           uint64
-	rowStride, combineStride                                uint64
-	ranks, rank, maxTokens, hidden, local, pairs, scalesAt_ uint32
-	payloadAt                                               uint32
+	base                                                   [MaxRanks]uint64
+	control, status, timeout                               uint64
+	done, counts, rows, combineFlags, combineRows          uint64
+	rowStride, combineStride                               uint64
+	ranks, rank, maxTokens, hidden, local, pairs, scalesAt uint32
+	payloadAt                                              uint32
 }
 
 // dispatchParams is struct DispatchArgs of kernels/dispatch.cu.

@@ -16,6 +16,7 @@ struct CombineArgs {
     u8* out;                 // [T, H] bf16
     u32 tokens, topk_n, phases, pad;
 };
+static_assert(sizeof(CombineArgs) == 64, "plane.go has the same");
 
 constexpr u32 BATCH = 128; // rows that a block puts in order at a time
 

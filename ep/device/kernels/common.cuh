@@ -61,6 +61,7 @@ struct Plane {
     u32 scales_at;       // bytes from the start of a slot
     u32 payload_at;
 };
+static_assert(sizeof(Plane) == 176, "plane.go has the same");
 
 // Header of a dispatch slot: u64 flag (number of the call), u32 token, u32 lanes, then one u32 per lane: local expert
 // | position among the source's rows of that expert << 16.

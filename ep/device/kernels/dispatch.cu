@@ -18,6 +18,7 @@ struct DispatchArgs {
     int* cumulative;    // [L], or null
     u32 tokens, topk_n, format, phases;
 };
+static_assert(sizeof(DispatchArgs) == 80, "plane.go has the same");
 
 // Shared is the block's dynamic shared memory, of shared_bytes() in plane.go.
 struct Shared {
