@@ -70,18 +70,16 @@ __device__ __forceinline__ void scan(const CombineShared& s, Work& w, u32 n) {
     __syncthreads();
 }
 
-// read_layout loads layout_range. Ranges that do not fit, and those of ranks that take no part, count as empty.
-__device__ __forceinline__ void read_layout(const Plane& p, const CombineArgs& a, const CombineShared& s, Work& w, u32 open) {
+// read_layout loads layout_range. Ranges that do not fit count as empty.
+__device__ __forceinline__ void read_layout(const Plane& p, const CombineArgs& a, const CombineShared& s) {
     u32 n = p.local * p.ranks, capacity = p.ranks * p.max_tokens;
     for (u32 i = threadIdx.x; i < n; i += THREADS) {
         u64 range = (u64)__ldg(a.layout_range + i);
         u32 rows = (u32)range, begin = (u32)(range >> 32);
         bool fits = rows <= p.max_tokens && begin <= capacity && rows <= capacity - begin;
-        s.count[i] = fits && (open >> (i % p.ranks) & 1) ? rows : 0;
+        s.count[i] = fits ? rows : 0;
         s.first[i] = begin;
     }
-    __syncthreads();
-    scan(s, w, n);
 }
 
 // segment_of finds the segment of the i-th row to push.
@@ -154,9 +152,10 @@ struct Chunks {
 };
 
 // push sends one row with `team` warps, of which this is number `member`; barrier is theirs.
-__device__ __forceinline__ void push(const Plane& p, const CombineArgs& a, const CombineShared& s, const Job& job, u64 epoch, u32 team, u32 member, u32 barrier) {
+__device__ __forceinline__ void push(const Plane& p, const CombineArgs& a, const CombineShared& s, const Job& job, u32 open, u64 epoch, u32 team, u32 member, u32 barrier) {
     u32 e = job.segment / p.ranks, r = job.segment % p.ranks, lane = threadIdx.x & 31;
     u32 chunks = p.hidden / 8, step = 32 * team, at = 32 * member + lane;
+    if (!(open >> r & 1)) return;
     const u8* from = a.x + ((u64)e * p.ranks * p.max_tokens + job.row) * 2 * p.hidden;
     Chunks b;
     b.load(from, at, step, chunks);
@@ -175,7 +174,7 @@ __device__ __forceinline__ void push(const Plane& p, const CombineArgs& a, const
 }
 
 // push_all sends this block's share of the rows with its first `warps` warps.
-__device__ __forceinline__ void push_all(const Plane& p, const CombineArgs& a, const CombineShared& s, Work& w, u32 warps, u64 epoch) {
+__device__ __forceinline__ void push_all(const Plane& p, const CombineArgs& a, const CombineShared& s, Work& w, u32 open, u32 warps, u64 epoch) {
     u32 total = s.prefix[p.local * p.ranks], warp = threadIdx.x / 32;
     u32 mine = total > blockIdx.x ? div_up(total - blockIdx.x, gridDim.x) : 0;
     for (u32 first = 0; first < mine; first += BATCH) {
@@ -184,7 +183,7 @@ __device__ __forceinline__ void push_all(const Plane& p, const CombineArgs& a, c
         while (2 * team * n <= warps) team *= 2; // few rows: several warps to each
         // Barriers 2.. are the teams': at most 8 of two warps or more.
         for (u32 i = warp / team; i < n; i += warps / team)
-            push(p, a, s, w.jobs[w.order[i]], epoch, team, warp % team, 2 + warp / team);
+            push(p, a, s, w.jobs[w.order[i]], open, epoch, team, warp % team, 2 + warp / team);
         group_sync(1, 32 * warps);
     }
 }
@@ -204,21 +203,33 @@ __device__ __forceinline__ void add(float* acc, uint4 v, float weight) {
     }
 }
 
-// sum adds up chunk i of n rows and stores it. Eight loads are under way at a time; the order of the chain is that of
-// the lanes.
-__device__ __forceinline__ void sum(u8* out, const u8* const* rows, const float* weights, u32 n, u32 i) {
-    float acc[8] = {};
+__device__ __forceinline__ void store_sum(u8* out, const float* acc) {
+    store16(out, make_uint4(bf16(acc[0]) | bf16(acc[1]) << 16, bf16(acc[2]) | bf16(acc[3]) << 16,
+                            bf16(acc[4]) | bf16(acc[5]) << 16, bf16(acc[6]) | bf16(acc[7]) << 16));
+}
+
+// sum adds up chunks i and i + 32 of n rows, the second only below end, and stores them. Sixteen loads are under way at
+// a time; the order of each chain is that of the lanes.
+__device__ __forceinline__ void sum(u8* out, const u8* const* rows, const float* weights, u32 n, u32 i, u32 end) {
+    float acc[2][8] = {};
+    bool both = i + 32 < end;
     for (u32 k = 0; k < n; k += 8) {
-        uint4 v[8];
+        uint4 v[2][8];
 #pragma unroll
-        for (u32 j = 0; j < 8; j++)
-            if (k + j < n) v[j] = load_slot(rows[k + j] + 16ull * i);
+        for (u32 j = 0; j < 8; j++) {
+            if (k + j >= n) continue;
+            v[0][j] = load_slot(rows[k + j] + 16ull * i);
+            if (both) v[1][j] = load_slot(rows[k + j] + 16ull * (i + 32));
+        }
 #pragma unroll
-        for (u32 j = 0; j < 8; j++)
-            if (k + j < n) add(acc, v[j], weights[k + j]);
+        for (u32 j = 0; j < 8; j++) {
+            if (k + j >= n) continue;
+            add(acc[0], v[0][j], weights[k + j]);
+            if (both) add(acc[1], v[1][j], weights[k + j]);
+        }
     }
-    store16(out + 16ull * i, make_uint4(bf16(acc[0]) | bf16(acc[1]) << 16, bf16(acc[2]) | bf16(acc[3]) << 16,
-                                        bf16(acc[4]) | bf16(acc[5]) << 16, bf16(acc[6]) | bf16(acc[7]) << 16));
+    store_sum(out + 16ull * i, acc[0]);
+    if (both) store_sum(out + 16ull * (i + 32), acc[1]);
 }
 
 // find waits for the rows of token t, one per lane of the warp, and lists them in lane order; it returns their number.
@@ -235,7 +246,7 @@ __device__ __forceinline__ u32 find(const Plane& p, const CombineArgs& a, const 
         u32 other = __shfl_sync(FULL, e, k);
         smaller += other < e && other >= r * p.local;
     }
-    bool here = e != ~0u && !(c.mask >> r & 1) && smaller < p.pairs;
+    bool here = e != ~0u && !(c.mask() >> r & 1) && smaller < p.pairs;
     u64 slot = (((epoch & 1) * p.ranks + r) * p.max_tokens + t) * p.pairs + smaller;
     if (here) {
         const u64* flag = (const u64*)(p.base[p.rank] + p.combine_flags) + slot;
@@ -260,17 +271,11 @@ __device__ __forceinline__ void sum_all(const Plane& p, const CombineArgs& a, co
     for (u64 u = (u64)member * gridDim.x + blockIdx.x; u < (u64)a.tokens * pieces; u += gridDim.x * warps) {
         u32 t = (u32)(u / pieces), piece = (u32)(u - (u64)t * pieces);
         u32 n = find(p, a, c, w.rows[warp], w.weights[warp], t, epoch);
-        for (u32 i = piece * size + lane; i < min((piece + 1) * size, chunks); i += 32)
-            sum(a.out + 2ull * p.hidden * t, w.rows[warp], w.weights[warp], n, i);
+        u32 end = min((piece + 1) * size, chunks);
+        for (u32 i = piece * size + lane; i < end; i += 64)
+            sum(a.out + 2ull * p.hidden * t, w.rows[warp], w.weights[warp], n, i, end);
         __syncwarp();
     }
-}
-
-// open_ranks finds out which ranks' slots may be written.
-__device__ __forceinline__ void open_ranks(const Plane& p, const Call& c, u32& open, u64 epoch) {
-    u32 r = threadIdx.x;
-    if (r < p.ranks && ((c.mask >> r & 1) || !may_reuse(p, c, r, 1, COMBINE_REUSE, epoch))) atomicAnd(&open, ~(1u << r));
-    __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) rb_combine(const __grid_constant__ Plane p, const __grid_constant__ CombineArgs a) {
@@ -279,17 +284,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rb_combine(const __grid
     __shared__ Work w;
     __shared__ u32 open;
     CombineShared s(p, mem);
-    enter(p, c);
-    if (threadIdx.x == 0) open = FULL, leave(p, c, COMBINE_SENT, COMBINE_RECEIVED, a.phases);
-    if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= 32 && threadIdx.x < 32 + p.ranks) publish(p, c, threadIdx.x - 32);
+    fetch(p, c);
+    if (a.phases & SEND) read_layout(p, a, s);
     __syncthreads();
+    if (threadIdx.x == THREADS - 1) leave(p, c, COMBINE_SENT, COMBINE_RECEIVED, a.phases);
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x / 32 == WARPS - 2 && threadIdx.x % 32 < p.ranks) publish(p, c, threadIdx.x % 32);
     // In a fused launch half of the warps push while the other half sums what has come.
     u32 senders = a.phases == (SEND | RECEIVE) ? WARPS / 2 : a.phases & SEND ? WARPS : 0;
     if (senders) {
         u64 epoch = c.words[COMBINE_SENT] + 1;
-        open_ranks(p, c, open, epoch);
-        read_layout(p, a, s, w, open);
-        if (threadIdx.x < 32 * senders) push_all(p, a, s, w, senders, epoch);
+        if (threadIdx.x < 32) {
+            u32 ranks = open_ranks(p, c, 1, COMBINE_REUSE, epoch);
+            if (threadIdx.x == 0) open = ranks;
+        }
+        scan(s, w, p.local * p.ranks);
+        if (threadIdx.x < 32 * senders) push_all(p, a, s, w, open, senders, epoch);
     }
     if (senders < WARPS && threadIdx.x >= 32 * senders) sum_all(p, a, c, w, WARPS - senders, c.words[COMBINE_RECEIVED] + 1);
 }

@@ -116,57 +116,58 @@ __device__ __forceinline__ u64 now_ns() {
 // Barrier number id of n threads of the block, a multiple of 32.
 __device__ __forceinline__ void group_sync(u32 id, u32 n) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory"); }
 
+// group_arrive is the part in such a barrier of threads that need not wait for the others.
+__device__ __forceinline__ void group_arrive(u32 id, u32 n) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory"); }
+
 __device__ __forceinline__ u32 div_up(u32 a, u32 b) { return (a + b - 1) / b; }
 
 // ---- the call ----
 
 // Call is a block's view of the launch under way.
 struct Call {
-    u64 words[CONTROL_WORDS]; // as they were when the launch began
-    u64 start;                // ns
-    u32 mask;                 // ranks that do not take part
+    u64 words[CONTROL_WORDS];    // control words, as they were when the launch began
+    u64 done[2 * MAX_RANKS];     // what peers had finished receiving then: [2 kinds][R]
+    u64 start;                   // ns
+    __device__ __forceinline__ u32 parity() const { return words[LAUNCHES] & 1; }
+    // mask has a bit for each rank that takes no part.
+    __device__ __forceinline__ u32 mask() const { return (u32)(words[MASK + parity()] | words[LOST + (parity() ^ 1)]); }
 };
 
-// enter reads the control words. All threads take part; it ends with a barrier.
-__device__ __forceinline__ void enter(const Plane& p, Call& c) {
-    u32 i = threadIdx.x;
+// fetch reads what a call begins with, in the last warps: the first ones are the busiest then. The caller goes on with
+// other loads and has a barrier before the call is used.
+__device__ __forceinline__ void fetch(const Plane& p, Call& c) {
+    u32 i = threadIdx.x - (THREADS - 32), j = threadIdx.x - (THREADS - 64);
     if (i < CONTROL_WORDS) c.words[i] = load_relaxed(p.control + i);
-    if (i == 32) c.start = now_ns();
-    __syncthreads();
-    if (i == 0) {
-        u32 parity = c.words[LAUNCHES] & 1;
-        c.mask = (u32)(c.words[MASK + parity] | c.words[LOST + (parity ^ 1)]);
-    }
-    __syncthreads();
+    if (i == 31) c.start = now_ns();
+    if (j < 2 * p.ranks) c.done[j] = load_acquire((const u64*)(p.base[p.rank] + p.done) + j);
 }
 
 // leave moves the control words on to the next launch. The block that draws the last ticket does it: then all blocks
-// have read them. Call it from one thread, any time after enter.
+// have read them. Call it from one thread, any time after the barrier that follows fetch.
 __device__ __forceinline__ void leave(const Plane& p, const Call& c, u32 sent, u32 received, u32 phases) {
-    // Values that enter has seen arrive in shared memory cannot be read again; the fence is for the model's sake, and
-    // only the last block's is waited for by anybody.
+    // The barrier has seen this block's values arrive, so a relaxed ticket is enough and nobody waits for it.
     if (atomicInc((u32*)(p.control + TICKET), gridDim.x - 1) != gridDim.x - 1) return;
     __threadfence();
-    u32 parity = c.words[LAUNCHES] & 1;
+    u32 parity = c.parity();
     if (phases & SEND) p.control[sent] = c.words[sent] + 1;
     if (phases & RECEIVE) p.control[received] = c.words[received] + 1;
-    p.control[MASK + (parity ^ 1)] = c.mask;
+    p.control[MASK + (parity ^ 1)] = c.mask();
     p.control[LAUNCHES] = c.words[LAUNCHES] + 1;
 }
 
-// publish tells the peers which calls this rank has finished receiving, so that they may reuse those slots. Kernels
-// that have ended stand before this one on the stream, so their reads are over; telling it one launch late keeps it
-// off the path of the call itself. Threads 0..R-1 of one block do it.
+// publish tells rank r which calls this rank has finished receiving, so that it may reuse those slots. That is told one
+// launch late, which keeps it off the path of the call itself: launches that have ended stand before this one on the
+// stream, their reads have returned, and no later write can change them. So there is nothing left for a release to order.
 __device__ __forceinline__ void publish(const Plane& p, const Call& c, u32 r) {
     u64* done = (u64*)(p.base[r] + p.done);
-    store_release(done + p.rank, c.words[DISPATCH_RECEIVED]);
-    store_release(done + p.ranks + p.rank, c.words[COMBINE_RECEIVED]);
+    store_relaxed(done + p.rank, c.words[DISPATCH_RECEIVED]);
+    store_relaxed(done + p.ranks + p.rank, c.words[COMBINE_RECEIVED]);
 }
 
 // give_up notes that rank r did not answer in time; the first to note it tells the host what it waited for.
 __device__ __noinline__ void give_up(const Plane& p, const Call& c, u32 r, u32 kind, u64 epoch, u64 want, u64 seen) {
     u64 bit = 1ull << r;
-    if (atomicOr(p.control + LOST + (c.words[LAUNCHES] & 1), bit) & bit) return;
+    if (atomicOr(p.control + LOST + c.parity(), bit) & bit) return;
     u64* s = p.status + r * STATUS_WORDS;
     store_relaxed(s + STATUS_EPOCH, epoch);
     store_relaxed(s + STATUS_WANT, want);
@@ -175,7 +176,7 @@ __device__ __noinline__ void give_up(const Plane& p, const Call& c, u32 r, u32 k
 }
 
 __device__ __forceinline__ bool given_up(const Plane& p, const Call& c, u32 r) {
-    return load_relaxed(p.control + LOST + (c.words[LAUNCHES] & 1)) >> r & 1;
+    return load_relaxed(p.control + LOST + c.parity()) >> r & 1;
 }
 
 // late reports whether part 1/n of the time that a launch may wait is over.
@@ -206,19 +207,25 @@ __device__ __forceinline__ bool wait_equal(const Plane& p, const Call& c, u32 r,
     return true;
 }
 
-// may_reuse waits until rank r is done with the call two before, whose slots have this call's parity.
+// may_reuse waits until rank r is done with the call two before, whose slots have this call's parity. It usually was when
+// the launch began. Own slots are guarded by the order of the stream.
 __device__ __forceinline__ bool may_reuse(const Plane& p, const Call& c, u32 r, u32 index, u32 kind, u64 epoch) {
+    if (r == p.rank) return true;
+    u64 seen = c.done[index * p.ranks + r];
     const u64* word = (const u64*)(p.base[p.rank] + p.done) + index * p.ranks + r;
-    Wait w(p, c, r);
-    u64 seen;
-    // Own slots are guarded by the order of the stream: the receive of two calls before is an earlier launch or was
-    // never made, in which case there is nobody to read them.
-    while (r != p.rank && (i64)((seen = load_acquire(word)) + 2 - epoch) < 0)
+    for (Wait w(p, c, r); (i64)(seen + 2 - epoch) < 0; seen = load_acquire(word))
         if (w.over()) {
             give_up(p, c, r, kind, epoch, epoch - 2, seen);
             return false;
         }
     return true;
+}
+
+// open_ranks has one warp find out which ranks' slots may be written.
+__device__ __forceinline__ u32 open_ranks(const Plane& p, const Call& c, u32 index, u32 kind, u64 epoch) {
+    u32 r = threadIdx.x & 31;
+    bool ok = r < p.ranks && !(c.mask() >> r & 1) && may_reuse(p, c, r, index, kind, epoch);
+    return __ballot_sync(FULL, ok);
 }
 
 // agree makes all blocks of a launch decide alike whether rank r takes part in a dispatch. A block that saw its counts

@@ -75,14 +75,11 @@ __device__ __forceinline__ void count_tokens(const Plane& p, const DispatchArgs&
 
 __device__ __forceinline__ void clear_counts(const Plane& p, const Shared& s) {
     for (u32 i = threadIdx.x; i < p.ranks * p.local + MAX_RANKS; i += THREADS) s.hist[i] = 0;
-    __syncthreads();
 }
 
-// tell_counts sends every rank the number of rows for each of its experts, and of slots used. A word holds the number
-// of the call too, so that it needs no flag and no fence.
-__device__ __forceinline__ void tell_counts(const Plane& p, const DispatchArgs& a, const Shared& s, u64 epoch, u32 open) {
-    count_tokens(p, a, s, 0, a.tokens);
-    __syncthreads();
+// tell_counts sends every rank the number of rows for each of its experts, and of slots used; all tokens have been
+// counted. A word holds the number of the call too, so that it needs no flag and no fence.
+__device__ __forceinline__ void tell_counts(const Plane& p, const Shared& s, u64 epoch, u32 open) {
     u32 width = p.local + 1;
     for (u32 i = threadIdx.x; i < p.ranks * width; i += THREADS) {
         u32 r = i / width, e = i - r * width;
@@ -91,8 +88,6 @@ __device__ __forceinline__ void tell_counts(const Plane& p, const DispatchArgs& 
         u64* to = (u64*)(p.base[r] + p.counts) + ((epoch & 1) * p.ranks + p.rank) * width + e;
         store_relaxed(to, epoch << 32 | n);
     }
-    __syncthreads();
-    clear_counts(p, s);
 }
 
 // make_headers has one warp write the headers of token t and choose its slots.
@@ -165,10 +160,14 @@ __device__ __forceinline__ void push_fp8(const Plane& p, const u8* x, u32 format
     }
 }
 
+// The first warps of a block lay the received rows out while the last ones, one per slot, still wait for their fences.
+constexpr u32 LAYERS = THREADS - 32 * MAX_RANKS;
+enum Barrier : u32 { LAYOUT = 1, LAID_OUT = 2 };
+
 // seal has one warp per slot store header and scales, and then release the flag. The block's barrier before it has
 // ordered the payload of all threads before this release.
 __device__ __forceinline__ void seal(const Plane& p, const Shared& s, const Targets& to, u32 words, u64 epoch) {
-    u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+    u32 warp = threadIdx.x / 32 - LAYERS / 32, lane = threadIdx.x & 31;
     if (warp >= to.n) return;
     u8* slot = to.slot[warp];
     const u32* h = s.header + to.index[warp] * (4 + MAX_LANES);
@@ -180,22 +179,42 @@ __device__ __forceinline__ void seal(const Plane& p, const Shared& s, const Targ
     if (lane == 0) store_release((u64*)slot, epoch);
 }
 
-__device__ __forceinline__ void send(const Plane& p, const DispatchArgs& a, const Call& c, const Shared& s, Targets& to, u32& open, u64 epoch) {
-    u32 publisher = gridDim.x > 1 ? gridDim.x - 2 : 0, teller = gridDim.x - 1, words = scale_words(p, a.format);
-    // Only whole words of packed scales are written below; bytes past the last group are 0.
-    for (u32 i = threadIdx.x; i < words + 4; i += THREADS) s.scales[i] = 0;
-    if (threadIdx.x < p.ranks) {
-        u32 r = threadIdx.x;
-        if (blockIdx.x == publisher) publish(p, c, r);
-        if ((c.mask >> r & 1) || !may_reuse(p, c, r, 0, DISPATCH_REUSE, epoch)) atomicAnd(&open, ~(1u << r));
-    }
+// teller is the block that counts all tokens: the last one, which has the fewest of its own.
+__device__ __forceinline__ bool is_teller() { return blockIdx.x == gridDim.x - 1; }
+
+// prepare does what needs no knowledge of the call, while that is being fetched.
+__device__ __forceinline__ void prepare(const Plane& p, const DispatchArgs& a, const Shared& s) {
+    // Packed scales are written as bytes and sent as words: those past the last group are 0.
+    for (u32 i = threadIdx.x; i < scale_words(p, a.format) + 4; i += THREADS) s.scales[i] = 0;
     clear_counts(p, s);
-    if (blockIdx.x == teller) tell_counts(p, a, s, epoch, open);
-    u32 counted = 0;
-    for (u32 t = blockIdx.x; t < a.tokens; t += gridDim.x) {
-        count_tokens(p, a, s, counted, t);
-        counted = t;
+    __syncthreads();
+    if (!(a.phases & SEND)) return;
+    u32 lines = div_up(2 * p.hidden, 128);
+    if (blockIdx.x < a.tokens)
+        for (u32 i = threadIdx.x; i < lines; i += THREADS)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(a.x + 2ull * p.hidden * blockIdx.x + min(128 * i, 2 * p.hidden - 1)));
+    count_tokens(p, a, s, 0, is_teller() ? a.tokens : min(blockIdx.x, a.tokens));
+}
+
+// send pushes this block's tokens. prepare has counted those before the first.
+__device__ __forceinline__ void send(const Plane& p, const DispatchArgs& a, const Call& c, const Shared& s, Targets& to, u32& shared_open, u64 epoch) {
+    u32 words = scale_words(p, a.format), open = 0, counted = blockIdx.x;
+    if (threadIdx.x < 32) open = open_ranks(p, c, 0, DISPATCH_REUSE, epoch);
+    if (is_teller()) {
+        if (threadIdx.x == 0) shared_open = open;
         __syncthreads();
+        tell_counts(p, s, epoch, shared_open);
+        __syncthreads();
+        clear_counts(p, s);
+        __syncthreads();
+        counted = 0;
+    }
+    for (u32 t = blockIdx.x; t < a.tokens; t += gridDim.x) {
+        if (t > counted) {
+            count_tokens(p, a, s, counted, t);
+            counted = t;
+            __syncthreads(); // also keeps the next headers off those that seal is reading
+        }
         if (threadIdx.x < 32) make_headers(p, a, s, to, t, epoch, open);
         __syncthreads();
         const u8* x = a.x + 2ull * p.hidden * t;
@@ -204,18 +223,18 @@ __device__ __forceinline__ void send(const Plane& p, const DispatchArgs& a, cons
         __syncthreads();
         seal(p, s, to, words, epoch);
     }
-    __syncthreads();
 }
 
-// collect waits for the counts of every source and leaves out those that do not tell them; see agree().
+// collect waits for the counts of every source and leaves out those that do not tell them; see agree(). The first
+// LAYERS threads do it.
 __device__ __forceinline__ void collect(const Plane& p, const Call& c, const Shared& s, u32& absent, u32& slow, u64 epoch) {
     u32 width = p.local + 1, missing_bit = MAX_RANKS;
     const u64* words = (const u64*)(p.base[p.rank] + p.counts) + (epoch & 1) * p.ranks * width;
     for (bool again = true; again;) {
         again = false;
         if (threadIdx.x == 0) slow = 0;
-        __syncthreads();
-        for (u32 i = threadIdx.x; i < p.ranks * width; i += THREADS) {
+        group_sync(LAYOUT, LAYERS);
+        for (u32 i = threadIdx.x; i < p.ranks * width; i += LAYERS) {
             u32 r = i / width;
             u64 v = 0;
             if (!(absent >> r & 1)) {
@@ -230,7 +249,7 @@ __device__ __forceinline__ void collect(const Plane& p, const Call& c, const Sha
             }
             s.counts[i] = min((u32)v, p.max_tokens);
         }
-        __syncthreads();
+        group_sync(LAYOUT, LAYERS);
         u32 seen = slow;
         if (seen == 0) return;
         if (threadIdx.x < p.ranks && (seen >> threadIdx.x & 0x101)) {
@@ -241,7 +260,7 @@ __device__ __forceinline__ void collect(const Plane& p, const Call& c, const Sha
                 give_up(p, c, r, DISPATCH_COUNTS, epoch, epoch, load_relaxed(words + r * width) >> 32);
             }
         }
-        __syncthreads();
+        group_sync(LAYOUT, LAYERS);
         // Others saw all of its counts, so they stand here: look again. Also when one has gone, for its zeros.
         again = (seen >> missing_bit) != 0;
     }
@@ -250,7 +269,7 @@ __device__ __forceinline__ void collect(const Plane& p, const Call& c, const Sha
 // lay_out turns counts into first rows, and has one block tell the caller.
 __device__ __forceinline__ void lay_out(const Plane& p, const DispatchArgs& a, const Shared& s, bool tell) {
     u32 width = p.local + 1;
-    for (u32 e = threadIdx.x; e <= p.local; e += THREADS) {
+    for (u32 e = threadIdx.x; e <= p.local; e += LAYERS) {
         u32 begin = 0;
         for (u32 r = 0; r < p.ranks; r++) {
             u32 n = s.counts[r * width + e];
@@ -264,7 +283,7 @@ __device__ __forceinline__ void lay_out(const Plane& p, const DispatchArgs& a, c
             if (a.cumulative) a.cumulative[e] += begin;
         }
     }
-    __syncthreads();
+    group_sync(LAYOUT, LAYERS);
 }
 
 // Row is a received row as one warp sees it: lane j knows its j-th destination.
@@ -274,23 +293,29 @@ struct Row {
     u32 expert, row; // of this lane; row is R*M or more if there is none
 };
 
-// Batch is what a thread has under way of a row: four chunks of 16 bytes, 32 chunks apart.
+__device__ __forceinline__ u32 load_scale(const Plane& p, const Row& row, u32 g, u32 words) {
+    return g < words ? load_word(row.slot + p.scales_at + 4 * g) : 0;
+}
+
+// Batch is what a thread has under way of a row: eight chunks of 16 bytes, 32 chunks apart.
+constexpr u32 DEEP = 8;
+
 struct Batch {
-    uint4 v[4];
+    uint4 v[DEEP];
     __device__ __forceinline__ void load(const u8* from, u32 first, u32 end) {
 #pragma unroll
-        for (u32 j = 0; j < 4; j++)
+        for (u32 j = 0; j < DEEP; j++)
             if (first + 32 * j < end) v[j] = load_slot(from + 16ull * (first + 32 * j));
     }
     __device__ __forceinline__ void store(u8* to, u32 first, u32 end) const {
 #pragma unroll
-        for (u32 j = 0; j < 4; j++)
+        for (u32 j = 0; j < DEEP; j++)
             if (first + 32 * j < end) store16(to + 16ull * (first + 32 * j), v[j]);
     }
     // store8 is store for rows whose length is an odd multiple of 8 bytes, which need not start at a multiple of 16.
     __device__ __forceinline__ void store8(u8* to, u32 first, u32 end, u64 bytes) const {
 #pragma unroll
-        for (u32 j = 0; j < 4; j++) {
+        for (u32 j = 0; j < DEEP; j++) {
             u64 at = 16ull * (first + 32 * j);
             if (first + 32 * j >= end) continue;
             *(uint2*)(to + at) = make_uint2(v[j].x, v[j].y);
@@ -329,29 +354,36 @@ __device__ __forceinline__ void replicate(const Plane& p, const DispatchArgs& a,
             if (bytes % 16) b.store8(out, first + lane, end, bytes);
             else b.store(out, first + lane, end);
         }
-        first += 4 * 32;
+        first += 32 * DEEP;
         if (first >= end) return;
         b.load(row.slot + p.payload_at, first + lane, end);
     }
 }
 
-// place_scales writes every n-th scale of the row from the first on, transposed.
-__device__ __forceinline__ void place_scales(const Plane& p, const DispatchArgs& a, const Row& row, u32 words, u32 first, u32 n) {
+// place_scales writes every n-th scale of the row from the first on, transposed. v is this lane's first.
+__device__ __forceinline__ void place_scales(const Plane& p, const DispatchArgs& a, const Row& row, u32 v, u32 words, u32 first, u32 n) {
     u32 lane = threadIdx.x & 31, capacity = p.ranks * p.max_tokens;
-    for (u32 base = first; base < words; base += 32 * n) {
-        u32 g = base + lane * n, v = 0;
-        if (g < words) v = load_word(row.slot + p.scales_at + 4 * g);
+    for (u32 base = first;;) {
+        u32 g = base + lane * n;
         for (u32 l = 0; l < row.lanes; l++) {
             u32 e = __shfl_sync(FULL, row.expert, l), r = __shfl_sync(FULL, row.row, l);
             if (g < words && r < capacity) a.out_scales[((u64)e * words + g) * capacity + r] = v;
         }
+        base += 32 * n;
+        if (base >= words) return;
+        v = load_scale(p, row, base + lane * n, words);
     }
 }
 
 // receive places the rows as they come. Rows are cut into pieces so that all warps of the GPU have one if possible.
 __device__ __forceinline__ void receive(const Plane& p, const DispatchArgs& a, const Call& c, const Shared& s, u32& absent, u32& slow, u64 epoch) {
-    collect(p, c, s, absent, slow, epoch);
-    lay_out(p, a, s, blockIdx.x == gridDim.x - 1);
+    if (threadIdx.x < LAYERS) {
+        collect(p, c, s, absent, slow, epoch);
+        lay_out(p, a, s, is_teller());
+        group_arrive(LAID_OUT, THREADS);
+    } else {
+        group_sync(LAID_OUT, THREADS);
+    }
     u32 total = s.rows_to[0], width = p.local + 1, words = scale_words(p, a.format);
     u32 chunks = a.format == BF16 ? p.hidden / 8 : (p.hidden + 15) / 16;
     u32 wanted = min(max(gridDim.x * WARPS / max(total, 1u), 1u), div_up(chunks, 32));
@@ -367,11 +399,12 @@ __device__ __forceinline__ void receive(const Plane& p, const DispatchArgs& a, c
         // All loads are under way before the first of them is looked at.
         u64 head = load_relaxed((const u64*)(row.slot + HEADER_TOKEN));
         u32 entry = load_word(row.slot + HEADER_LANE + 4 * (threadIdx.x & 31));
+        u32 scale = load_scale(p, row, piece + (threadIdx.x & 31) * pieces, words);
         Batch b;
         b.load(row.slot + p.payload_at, from + (threadIdx.x & 31), end);
         decode(p, a, s, row, r, head, entry, piece == 0);
         replicate(p, a, row, b, from, end);
-        place_scales(p, a, row, words, piece, pieces);
+        if (piece < words) place_scales(p, a, row, scale, words, piece, pieces);
     }
 }
 
@@ -381,10 +414,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rb_dispatch(const __gri
     __shared__ Targets to;
     __shared__ u32 open, absent, slow;
     Shared s(p, mem);
-    enter(p, c);
-    if (threadIdx.x == 0) open = FULL, absent = c.mask, leave(p, c, DISPATCH_SENT, DISPATCH_RECEIVED, a.phases);
+    fetch(p, c);
+    prepare(p, a, s);
     __syncthreads();
+    if (threadIdx.x == THREADS - 1) leave(p, c, DISPATCH_SENT, DISPATCH_RECEIVED, a.phases);
+    if (is_teller() && threadIdx.x / 32 == WARPS - 2 && threadIdx.x % 32 < p.ranks) publish(p, c, threadIdx.x % 32);
+    if (threadIdx.x == 0) absent = c.mask();
     if (a.phases & SEND) send(p, a, c, s, to, open, c.words[DISPATCH_SENT] + 1);
-    else if (blockIdx.x == 0 && threadIdx.x < p.ranks) publish(p, c, threadIdx.x);
     if (a.phases & RECEIVE) receive(p, a, c, s, absent, slow, c.words[DISPATCH_RECEIVED] + 1);
 }
