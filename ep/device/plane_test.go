@@ -4,6 +4,7 @@
 package device
 
 import (
+	"encoding/binary"
 	"errors"
 	"os"
 	"regexp"
@@ -202,6 +203,13 @@ func TestAdmit(t *testing.T) {
 		if errors.As(err, &busy) != c.busy || errors.As(err, &bad) != c.bad || (err == nil) == (c.busy || c.bad) {
 			t.Errorf("%d open, phases %d: got %v", c.open, c.phases, err)
 		}
+	}
+}
+
+// putStatus writes a loss as a kernel does.
+func putStatus(mem []byte, rank int, kind, epoch, want, seen uint64) {
+	for i, v := range [statusWords]uint64{kind, epoch, want, seen} {
+		binary.NativeEndian.PutUint64(mem[8*(rank*statusWords+i):], v)
 	}
 }
 

@@ -4,7 +4,6 @@
 package device
 
 import (
-	"encoding/binary"
 	"fmt"
 	"sync/atomic"
 	"unsafe"
@@ -101,11 +100,4 @@ func (l *LowLatency) lost(mem []byte) error {
 		return nil
 	}
 	return e
-}
-
-// putStatus writes a loss as a kernel does.
-func putStatus(mem []byte, rank int, kind, epoch, want, seen uint64) {
-	for i, v := range [statusWords]uint64{kind, epoch, want, seen} {
-		binary.NativeEndian.PutUint64(mem[8*(rank*statusWords+i):], v)
-	}
 }
