@@ -48,7 +48,7 @@ type planeParams struct {
 	payloadAt                                              uint32
 }
 
-// dispatchParams is struct DispatchArgs of kernels/dispatch.cu.
+// dispatchParams is struct DispatchArgs of kernels/dispatch.cuh.
 type dispatchParams struct {
 	x, topk, outX, outScales, count, srcInfo, layoutRange, cumulative uint64
 	tokens, topK, format, phases                                      uint32
@@ -109,7 +109,7 @@ func (l *layout) take(n uint64) uint64 {
 
 func alignUp(n, a uint64) uint64 { return (n + a - 1) / a * a }
 
-// dispatchShared is the dynamic shared memory of rb_dispatch in bytes: struct Shared of kernels/dispatch.cu.
+// dispatchShared is the dynamic shared memory of rb_dispatch in bytes: struct Shared of kernels/dispatch.cuh.
 func dispatchShared(s ep.Shape, ranks int) int {
 	counters := s.Experts + MaxRanks + ranks*(s.Experts/ranks+1)
 	return 4*counters + 16 + 4*MaxRanks*(4+MaxTopK) + 4*(lowp.Groups(s.Hidden)+8)

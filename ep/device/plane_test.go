@@ -26,7 +26,7 @@ func TestParameterSizesMatchKernels(t *testing.T) {
 		size       uintptr
 	}{
 		{"kernels/common.cuh", "Plane", unsafe.Sizeof(planeParams{})},
-		{"kernels/dispatch.cu", "DispatchArgs", unsafe.Sizeof(dispatchParams{})},
+		{"kernels/dispatch.cuh", "DispatchArgs", unsafe.Sizeof(dispatchParams{})},
 		{"kernels/combine.cu", "CombineArgs", unsafe.Sizeof(combineParams{})},
 	} {
 		text, err := os.ReadFile(c.file)

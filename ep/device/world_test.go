@@ -69,7 +69,19 @@ func gpus(t testing.TB) []*cuda.Device {
 	if len(devs) == 0 {
 		t.Skip("no GPU here")
 	}
+	hold(devs)
 	return devs
+}
+
+// held keeps the GPUs' contexts for the whole run: to make one takes longer than a test.
+var held sync.Once
+
+func hold(devs []*cuda.Device) {
+	held.Do(func() {
+		for _, dev := range devs {
+			_, _ = dev.Primary() // NewGroup reports what is wrong
+		}
+	})
 }
 
 func newWorld(t testing.TB, ranks int, shape ep.Shape, timeout time.Duration) *world {

@@ -19,6 +19,9 @@ struct CombineArgs {
 static_assert(sizeof(CombineArgs) == 64, "plane.go has the same");
 
 constexpr u32 BATCH = 128; // rows that a block puts in order at a time
+// Warps to a row at least. With one, all rows of a block would be under way at once and arrive together at the end, and
+// sources could not sum the first tokens meanwhile; with many, the block would stand still at every row's fence.
+constexpr u32 LEAST_TEAM = 2;
 
 // Shared is the block's dynamic shared memory, of shared_bytes() in plane.go.
 struct CombineShared {
@@ -168,8 +171,7 @@ __device__ __forceinline__ void push(const Plane& p, const CombineArgs& a, const
         b.load(from, at, step, chunks);
         b.store(to, at, step, chunks);
     }
-    if (team == 1) __syncwarp();
-    else group_sync(barrier, step);
+    group_sync(barrier, step);
     if (lane == 0 && member == 0) store_release((u64*)(p.base[r] + p.combine_flags) + slot, epoch << 16 | e);
 }
 
@@ -178,7 +180,7 @@ __device__ __forceinline__ void push_all(const Plane& p, const CombineArgs& a, c
     u32 total = s.prefix[p.local * p.ranks], warp = threadIdx.x / 32;
     u32 mine = total > blockIdx.x ? div_up(total - blockIdx.x, gridDim.x) : 0;
     for (u32 first = 0; first < mine; first += BATCH) {
-        u32 n = min(mine - first, BATCH), team = 1;
+        u32 n = min(mine - first, BATCH), team = LEAST_TEAM;
         plan(p, a, s, w, first, n, 32 * warps);
         while (2 * team * n <= warps) team *= 2; // few rows: several warps to each
         // Barriers 2.. are the teams': at most 8 of two warps or more.
