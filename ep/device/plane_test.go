@@ -179,6 +179,20 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// The GPU tests count a whole call's allocations; this is the part that needs no GPU.
+func TestChecksDoNotAllocate(t *testing.T) {
+	l := offline()
+	d := Dispatch{X: 16, TopKIdx: 8, Tokens: 8, TopK: 2, Format: ep.FP8, Out: Recv{X: 16, Scales: 16, Count: 4, SrcInfo: 4, LayoutRange: 8}}
+	c := Combine{X: 16, SrcInfo: 4, LayoutRange: 8, TopKIdx: 8, TopKWeights: 4, Tokens: 8, TopK: 2, Out: 16}
+	if n := testing.AllocsPerRun(100, func() {
+		if l.checkDispatch(&d) != nil || l.checkCombine(&c) != nil {
+			t.Error("good arguments are refused")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func wantArgument(t *testing.T, what string, err error) {
 	t.Helper()
 	var bad *ep.ArgumentError

@@ -113,11 +113,17 @@ __device__ __forceinline__ u64 now_ns() {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 }
-// Barrier number id of n threads of the block, a multiple of 32.
-__device__ __forceinline__ void group_sync(u32 id, u32 n) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory"); }
+// Barrier number id of n threads of the block, a multiple of 32. The instruction wants its warp together.
+__device__ __forceinline__ void group_sync(u32 id, u32 n) {
+    __syncwarp();
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
 
 // group_arrive is the part in such a barrier of threads that need not wait for the others.
-__device__ __forceinline__ void group_arrive(u32 id, u32 n) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory"); }
+__device__ __forceinline__ void group_arrive(u32 id, u32 n) {
+    __syncwarp();
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
 
 __device__ __forceinline__ u32 div_up(u32 a, u32 b) { return (a + b - 1) / b; }
 
