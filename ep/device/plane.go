@@ -116,10 +116,7 @@ func dispatchShared(s ep.Shape, ranks int) int {
 }
 
 // combineShared is that of rb_combine: struct CombineShared of kernels/combine.cu.
-func combineShared(s ep.Shape) int { return 4*(3*s.Experts+1) + 2*combineTokens }
-
-// combineTokens is TOKENS of kernels/combine.cu.
-const combineTokens = 8192
+func combineShared(s ep.Shape) int { return 4 * (3*s.Experts + 1) }
 
 // BufferBytes is the size of a rank's symmetric buffer for a shape, or an *ep.ArgumentError.
 func BufferBytes(s ep.Shape, ranks int) (uint64, error) {

@@ -20,10 +20,6 @@ static_assert(sizeof(CombineArgs) == 64, "plane.go has the same");
 
 constexpr u32 BATCH = 128; // rows that a block puts in order at a time
 
-// A block keeps the token of every row, if there are at most so many, so that the searches for ordinals do not wait for
-// memory at each step.
-constexpr u32 TOKENS = 8192;
-constexpr u16 NO_TOKEN = 0xffff;
 // Warps to a row at least. With one, all rows of a block would be under way at once and arrive together at the end, and
 // sources could not sum the first tokens meanwhile; with many, the block would stand still at every row's fence.
 constexpr u32 LEAST_TEAM = 2;
@@ -33,13 +29,11 @@ struct CombineShared {
     u32* count;  // [L, R] rows of each segment
     u32* first;  // [L, R] first row of each segment in its expert's block
     u32* prefix; // [L*R + 1] rows of all segments before, by expert and then source
-    u16* tokens; // [TOKENS] token of each row, in the order of prefix
     __device__ CombineShared(const Plane& p, u8* mem) {
         u32 n = p.local * p.ranks;
         count = (u32*)mem;
         first = count + n;
         prefix = first + n;
-        tokens = (u16*)(prefix + n + 1);
     }
 };
 
@@ -103,29 +97,16 @@ __device__ __forceinline__ u32 segment_of(const CombineShared& s, u32 n, u32 i) 
     return lo;
 }
 
-// read_tokens loads src_info of all rows; false if there is no room for it. Tokens that cannot be become NO_TOKEN.
-__device__ __forceinline__ bool read_tokens(const Plane& p, const CombineArgs& a, const CombineShared& s) {
-    u32 n = p.local * p.ranks, total = s.prefix[n];
-    if (total > TOKENS || p.max_tokens >= NO_TOKEN) return false;
-    for (u32 i = threadIdx.x; i < total; i += THREADS) {
-        u32 segment = segment_of(s, n, i), row = s.first[segment] + i - s.prefix[segment];
-        u32 token = (u32)__ldg(a.src_info + (u64)(segment / p.ranks) * p.ranks * p.max_tokens + row);
-        s.tokens[i] = token < p.max_tokens ? (u16)token : NO_TOKEN;
-    }
-    __syncthreads();
-    return true;
-}
-
 // plan puts the next n rows of this block in order of their tokens. All blocks and ranks do, so that tokens complete
 // from the first to the last and sources can sum while rows still come.
-__device__ __forceinline__ void plan(const Plane& p, const CombineArgs& a, const CombineShared& s, Work& w, bool near, u32 first, u32 n, u32 senders) {
+__device__ __forceinline__ void plan(const Plane& p, const CombineArgs& a, const CombineShared& s, Work& w, u32 first, u32 n, u32 senders) {
     u32 i = threadIdx.x, segments = p.local * p.ranks;
     if (i < n) {
         u32 flat = (first + i) * gridDim.x + blockIdx.x;
         Job job;
         job.segment = segment_of(s, segments, flat);
         job.row = s.first[job.segment] + flat - s.prefix[job.segment];
-        job.token = near ? s.tokens[flat] : (u32)__ldg(a.src_info + (u64)(job.segment / p.ranks) * p.ranks * p.max_tokens + job.row);
+        job.token = (u32)__ldg(a.src_info + (u64)(job.segment / p.ranks) * p.ranks * p.max_tokens + job.row);
         w.jobs[i] = job;
         w.keys[i] = job.token << 8 | i; // all different
     }
@@ -139,17 +120,16 @@ __device__ __forceinline__ void plan(const Plane& p, const CombineArgs& a, const
 }
 
 // ordinal counts the experts before e that have the token of source r: a binary search per expert, 32 experts at a time.
-__device__ __forceinline__ u32 ordinal(const Plane& p, const CombineArgs& a, const CombineShared& s, bool near, u32 e, u32 r, u32 token) {
+__device__ __forceinline__ u32 ordinal(const Plane& p, const CombineArgs& a, const CombineShared& s, u32 e, u32 r, u32 token) {
     u32 lane = threadIdx.x & 31, capacity = p.ranks * p.max_tokens, n = 0;
     for (u32 base = 0; base < e; base += 32) {
         u32 other = base + lane;
         bool has = false;
         if (other < e) {
-            u32 segment = other * p.ranks + r, lo = 0, hi = s.count[segment];
-            const int* info = a.src_info + (u64)other * capacity + s.first[segment];
-            const u16* tokens = s.tokens + s.prefix[segment];
+            const int* info = a.src_info + (u64)other * capacity + s.first[other * p.ranks + r];
+            u32 lo = 0, hi = s.count[other * p.ranks + r];
             while (lo < hi) {
-                u32 mid = (lo + hi) / 2, seen = near ? tokens[mid] : (u32)__ldg(info + mid);
+                u32 mid = (lo + hi) / 2, seen = (u32)__ldg(info + mid);
                 has |= seen == token;
                 if (seen < token) lo = mid + 1;
                 else hi = seen == token ? lo : mid;
@@ -176,14 +156,14 @@ struct Chunks {
 };
 
 // push sends one row with `team` warps, of which this is number `member`; barrier is theirs.
-__device__ __forceinline__ void push(const Plane& p, const CombineArgs& a, const CombineShared& s, bool near, const Job& job, u32 open, u64 epoch, u32 team, u32 member, u32 barrier) {
+__device__ __forceinline__ void push(const Plane& p, const CombineArgs& a, const CombineShared& s, const Job& job, u32 open, u64 epoch, u32 team, u32 member, u32 barrier) {
     u32 e = job.segment / p.ranks, r = job.segment % p.ranks, lane = threadIdx.x & 31;
     u32 chunks = p.hidden / 8, step = 32 * team, at = 32 * member + lane;
     if (!(open >> r & 1)) return;
     const u8* from = a.x + ((u64)e * p.ranks * p.max_tokens + job.row) * 2 * p.hidden;
     Chunks b;
     b.load(from, at, step, chunks);
-    u32 o = ordinal(p, a, s, near, e, r, job.token);
+    u32 o = ordinal(p, a, s, e, r, job.token);
     if (job.token >= p.max_tokens || o >= p.pairs) return; // not a handle of a dispatch; all of the team see it
     u64 slot = ((epoch & 1) * p.ranks + p.rank) * p.max_tokens * p.pairs + job.token * p.pairs + o;
     u8* to = p.base[r] + p.combine_rows + slot * p.combine_stride;
@@ -197,16 +177,16 @@ __device__ __forceinline__ void push(const Plane& p, const CombineArgs& a, const
 }
 
 // push_all sends this block's share of the rows with its first `warps` warps.
-__device__ __forceinline__ void push_all(const Plane& p, const CombineArgs& a, const CombineShared& s, Work& w, bool near, u32 open, u32 warps, u64 epoch) {
+__device__ __forceinline__ void push_all(const Plane& p, const CombineArgs& a, const CombineShared& s, Work& w, u32 open, u32 warps, u64 epoch) {
     u32 total = s.prefix[p.local * p.ranks], warp = threadIdx.x / 32;
     u32 mine = total > blockIdx.x ? div_up(total - blockIdx.x, gridDim.x) : 0;
     for (u32 first = 0; first < mine; first += BATCH) {
         u32 n = min(mine - first, BATCH), team = LEAST_TEAM;
-        plan(p, a, s, w, near, first, n, 32 * warps);
+        plan(p, a, s, w, first, n, 32 * warps);
         while (2 * team * n <= warps) team *= 2; // few rows: several warps to each
         // Barriers 2.. are the teams': at most 8 of two warps or more.
         for (u32 i = warp / team; i < n; i += warps / team)
-            push(p, a, s, near, w.jobs[w.order[i]], open, epoch, team, warp % team, 2 + warp / team);
+            push(p, a, s, w.jobs[w.order[i]], open, epoch, team, warp % team, 2 + warp / team);
         group_sync(1, 32 * warps);
     }
 }
@@ -321,8 +301,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) rb_combine(const __grid
             if (threadIdx.x == 0) open = ranks;
         }
         scan(s, w, p.local * p.ranks);
-        bool near = read_tokens(p, a, s);
-        if (threadIdx.x < 32 * senders) push_all(p, a, s, w, near, open, senders, epoch);
+        if (threadIdx.x < 32 * senders) push_all(p, a, s, w, open, senders, epoch);
     }
     if (senders < WARPS && threadIdx.x >= 32 * senders) sum_all(p, a, c, w, WARPS - senders, c.words[COMBINE_RECEIVED] + 1);
 }
