@@ -32,6 +32,7 @@ type PendingDispatch struct {
 	args LowLatencyDispatch
 	out  *Recv
 	open bool
+	lent bool // rows are read from args.X, not from staging
 }
 
 // Dispatch sends every token to the ranks of its experts and places what the other
@@ -42,7 +43,7 @@ func (l *LowLatency) Dispatch(a *LowLatencyDispatch, out *Recv) error {
 	if l.dispatch[l.dispatches%depth].open {
 		return &BusyError{Call: nameLLDispatch, Open: 1}
 	}
-	p, err := l.DispatchSend(a, out)
+	p, err := l.dispatchSend(a, out, true)
 	if err != nil {
 		return err
 	}
@@ -55,6 +56,10 @@ const nameLLDispatch = "low-latency dispatch"
 // The rows reach the peers without further help of this rank. out is filled by
 // Receive.
 func (l *LowLatency) DispatchSend(a *LowLatencyDispatch, out *Recv) (*PendingDispatch, error) {
+	return l.dispatchSend(a, out, false)
+}
+
+func (l *LowLatency) dispatchSend(a *LowLatencyDispatch, out *Recv, whole bool) (*PendingDispatch, error) {
 	if l.comm.closed.Load() {
 		return nil, rail.ErrClosed
 	}
@@ -69,12 +74,31 @@ func (l *LowLatency) DispatchSend(a *LowLatencyDispatch, out *Recv) (*PendingDis
 	p.args, p.out, p.open = *a, out, true
 	l.begin(&p.call, nameLLDispatch, l.dispatches, a.WaitCost)
 	l.claim(&p.call, llDispatchDone)
-	l.stageTokens(&p.call, a)
+	p.lent = l.lend(&p.call, a, whole)
+	if !p.lent {
+		l.stageTokens(&p.call, a)
+	}
 	l.buildManifests(&p.call, a)
 	for i := 1; i < l.ranks; i++ {
 		l.sendDispatch(&p.call, (l.llLayout.rank+i)%l.ranks)
 	}
 	return p, nil
+}
+
+// lend finds out whether peers can read the tokens where they stand: a whole call
+// returns only when they are done. Every manifest says where that is.
+func (l *LowLatency) lend(c *call, a *LowLatencyDispatch, whole bool) bool {
+	region, offset, ok := l.comm.find(bytesOf(a.X))
+	ok = ok && whole && a.Format == BF16 && !l.push
+	for r := range l.pairs {
+		h, _, _ := l.outgoing(c.parity, r)
+		h[manifestBase] = rowsStaged
+		if ok {
+			h[manifestBase] = rowsLent
+			h.putDesc(region.Desc(), offset)
+		}
+	}
+	return ok
 }
 
 // claim waits until no peer reads the buffers that the call will write: each has
@@ -180,12 +204,14 @@ func (l *llLayout) manifestAt(mem []byte, base, parity, peer int) (h *header, to
 // its place.
 func (l *LowLatency) buildManifests(c *call, a *LowLatencyDispatch) {
 	for r := range l.pairs {
-		l.pairs[r] = pair{last: -1}
+		n := pair{last: -1}
+		_, n.toList, n.laneList = l.outgoing(c.parity, r)
+		l.pairs[r] = n
 	}
 	for t := range a.Tokens {
 		for _, e := range a.TopKIdx[t*a.TopK : (t+1)*a.TopK] {
 			if e >= 0 {
-				l.addLane(c, t, int(e))
+				l.addLane(t, int(e))
 			}
 		}
 	}
@@ -204,16 +230,15 @@ func (l *LowLatency) outgoing(parity, r int) (*header, []uint32, []uint64) {
 	return l.manifestAt(l.mem, l.dispatchOut, parity, r)
 }
 
-func (l *LowLatency) addLane(c *call, token, expert int) {
+func (l *LowLatency) addLane(token, expert int) {
 	r := expert / l.local
 	n := &l.pairs[r]
-	_, tokens, lanes := l.outgoing(c.parity, r)
 	if n.last != token {
-		tokens[n.rows] = uint32(token)
+		n.toList[n.rows] = uint32(token)
 		n.rows++
 		n.last = token
 	}
-	lanes[n.lanes] = uint64(n.rows-1)<<32 | uint64(expert-r*l.local)
+	n.laneList[n.lanes] = uint64(n.rows-1)<<32 | uint64(expert-r*l.local)
 	n.lanes++
 }
 
@@ -294,6 +319,9 @@ func (p *PendingDispatch) receive() error {
 		}
 	}
 	rowcopy.Fence()
+	if p.lent {
+		l.awaitAll(c, llDispatchDone, c.epoch)
+	}
 	return l.finish(c)
 }
 
@@ -307,9 +335,26 @@ func (l *LowLatency) arrive(c *call, s int, f Format) {
 	}
 	from, _, _ := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
 	h := *from
-	if self || l.checkHeader(c, s, &h, uint64(l.MaxTokens), uint64(l.pairRows), uint64(f)) {
-		l.pairs[s] = pair{rows: int(h[manifestRows]), lanes: int(h[manifestLanes])}
+	if !self && !l.checkHeader(c, s, &h, uint64(l.MaxTokens), uint64(l.pairRows), uint64(f)) {
+		return
 	}
+	n := pair{rows: int(h[manifestRows]), lanes: int(h[manifestLanes]), tokens: l.MaxTokens}
+	if !self && h[manifestBase] != rowsStaged {
+		if n.lent = l.openLent(c, s, &h); n.lent == nil {
+			return
+		}
+		n.tokens = int(h[manifestTokens])
+	}
+	l.pairs[s] = n
+}
+
+// openLent opens the tokens of rank s where they stand; nil masks it.
+func (l *LowLatency) openLent(c *call, s int, h *header) []byte {
+	if h[manifestBase] != rowsLent || l.push || h[manifestTokens] > uint64(l.MaxTokens) || h[manifestTokens] == 0 {
+		l.protocol(c, s, "tokens to be read where they stand:", uint64(l.MaxTokens), h[manifestTokens])
+		return nil
+	}
+	return l.directRows(c, s, h, int(h[manifestTokens])*2*l.Hidden)
 }
 
 // layOut turns the lanes of all manifests into counts and layout ranges. It returns
@@ -362,16 +407,22 @@ func (l *LowLatency) place(c *call, s int, p *PendingDispatch) {
 	if !self && !l.active(s) {
 		return
 	}
-	src, base, byToken := l.mem, l.stageOff(c.parity, 0), true
-	if !self && l.links[s].mapped() {
-		src = l.links[s].remote.Mapped
-	} else if !self {
+	src, byToken := rowSource{mem: l.mem, base: l.stageOff(c.parity, 0), stride: l.stride}, true
+	switch {
+	case self && p.lent:
+		src = rowSource{mem: bytesOf(p.args.X), stride: 2 * l.Hidden}
+	case self:
+	case n.lent != nil:
+		src = rowSource{mem: n.lent, stride: 2 * l.Hidden}
+	case l.links[s].mapped():
+		src.mem = l.links[s].remote.Mapped
+	default:
 		if !l.await(c, llDispatchData, s, c.epoch) {
 			return
 		}
-		base, byToken = l.landingOff(c.parity, s, 0), false
+		src.base, byToken = l.landingOff(c.parity, s, 0), false
 	}
-	if !l.placeRows(c, s, p, src, base, byToken) || !self && !l.kept(c, s) {
+	if !l.placeRows(c, s, p, src, byToken) || !self && !l.kept(c, s) {
 		return
 	}
 	c.traffic.Logical += uint64(n.lanes * l.rowBytes(p.args.Format))
@@ -389,7 +440,7 @@ func (l *LowLatency) place(c *call, s int, p *PendingDispatch) {
 // that source rows stand by token rather than one after the other. The manifest
 // stands where its sender can write, so it is checked again: nothing is read out of
 // the source's rows or written out of its blocks.
-func (l *LowLatency) placeRows(c *call, s int, p *PendingDispatch, src []byte, base int, byToken bool) bool {
+func (l *LowLatency) placeRows(c *call, s int, p *PendingDispatch, src rowSource, byToken bool) bool {
 	_, tokens, lanes := l.manifestAt(l.mem, l.dispatchMeta, c.parity, s)
 	for e := range l.cursor {
 		n, begin := unpackRange(p.out.LayoutRange[e*l.ranks+s])
@@ -403,14 +454,14 @@ func (l *LowLatency) placeRows(c *call, s int, p *PendingDispatch, src []byte, b
 			return false
 		}
 		token := int(tokens[at])
-		if token >= l.MaxTokens {
-			l.protocol(c, s, "a token beyond max tokens:", uint64(l.MaxTokens), uint64(token))
+		if token >= n.tokens {
+			l.protocol(c, s, "a token beyond max tokens:", uint64(n.tokens), uint64(token))
 			return false
 		}
 		if byToken {
 			at = token
 		}
-		l.placeRow(p, src, base+at*l.stride, e, l.cursor[e])
+		l.placeRow(p, src.mem, src.base+at*src.stride, e, l.cursor[e])
 		p.out.SrcInfo[e*rows+l.cursor[e]] = int32(token)
 		l.cursor[e]++
 	}

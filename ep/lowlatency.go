@@ -147,10 +147,17 @@ func (c *Comm) NewLowLatency(ctx context.Context, s Shape) (*LowLatency, error) 
 	return ll, nil
 }
 
-// A pair counts what one call sends to one rank.
+// A pair counts what one call sends to one rank, or gets from it.
 type pair struct {
 	rows, lanes int
-	last        int // token of the last row
+	// Of a call being sent: the token of the last row, and the lists being written.
+	last     int
+	toList   []uint32
+	laneList []uint64
+	// Of a call being received: tokens are below this; where they stand at the
+	// sender, if they were not staged.
+	tokens int
+	lent   []byte
 }
 
 // direct says whether every rank can read every other rank's memory. The answer

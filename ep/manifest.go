@@ -17,13 +17,19 @@ const (
 	manifestLanes         // (row, expert) pairs; in combine, as rows
 	manifestTokens        // tokens that the sender brought
 	manifestFormat        // Format, or combine mode
-	manifestBase          // where the rows start: a row of the sender's staging area
+	manifestBase          // where the rows start: a row of the sender's staging area, or rowsLent
 	manifestDesc          // 20 bytes from here: RegionDesc of zero-copy rows (words 6 to 8)
 )
 
 const (
 	manifestHeader = 80
 	manifestOffset = 9 // offset of zero-copy rows in their region
+)
+
+// Where the rows of a low-latency dispatch stand: manifestBase.
+const (
+	rowsStaged = 0
+	rowsLent   = 1 // in the sender's own tensor: see manifestDesc
 )
 
 // Combine modes.
