@@ -94,7 +94,7 @@ func newLowLatency(ctx context.Context, r *job.Rank, o *Options, table *routing.
 	if err != nil {
 		return nil, err
 	}
-	s := &lowLatency{ll: ll, mem: tensors{comm: r.Comm}, memory: measureMemory(ll.MemoryBytes())}
+	s := &lowLatency{ll: ll, mem: tensors{comm: r.Comm, registered: !o.Staged}, memory: measureMemory(ll.MemoryBytes())}
 	n := table.Tokens(rank)
 	format := ep.BF16
 	if o.FP8 {
