@@ -107,21 +107,3 @@ func (b *epBench) print(cmd *cobra.Command, report *bench.Report) error {
 	}
 	return &cli.CheckFailed{What: "ep bench", Expected: fmt.Sprintf("%d ranks to the end", report.Ranks), Seen: lostRanks(report)}
 }
-
-// epProgress draws a line on the terminal, at one rank.
-func epProgress(cmd *cobra.Command, r *job.Rank, what string) func(done, total int) {
-	if r.Group.Rank() != 0 {
-		return nil
-	}
-	var p *cli.Progress
-	drawn := 0
-	return func(done, total int) {
-		if p == nil {
-			p = cli.NewProgress(cmd.ErrOrStderr(), what, int64(total))
-		}
-		p.Add(int64(done - drawn))
-		if drawn = done; done == total {
-			p.Close()
-		}
-	}
-}

@@ -112,7 +112,7 @@ func shared(cmd *cobra.Command, err error) error {
 
 // rank is the check at one rank.
 func (c *epCheck) rank(ctx context.Context, cmd *cobra.Command, r *job.Rank) error {
-	report, err := check.Run(ctx, r, c.options, c.progress(cmd, r))
+	report, err := check.Run(ctx, r, c.options, epProgress(cmd, r, "shapes"))
 	if err != nil {
 		return err
 	}
@@ -123,24 +123,6 @@ func (c *epCheck) rank(ctx context.Context, cmd *cobra.Command, r *job.Rank) err
 		c.report = report
 	}
 	return nil
-}
-
-// progress draws a line on the terminal, at one rank.
-func (c *epCheck) progress(cmd *cobra.Command, r *job.Rank) func(done, total int) {
-	if r.Group.Rank() != 0 {
-		return nil
-	}
-	var p *cli.Progress
-	drawn := 0
-	return func(done, total int) {
-		if p == nil {
-			p = cli.NewProgress(cmd.ErrOrStderr(), "shapes", int64(total))
-		}
-		p.Add(int64(done - drawn))
-		if drawn = done; done == total {
-			p.Close()
-		}
-	}
 }
 
 // print writes the report, and gives the error that ends the command.

@@ -191,3 +191,21 @@ func (f *epSizeFlags) given(cmd *cobra.Command) bool {
 func (f *epSizeFlags) String() string {
 	return fmt.Sprintf("%d tokens, hidden %d, top-k %d, %d experts per rank", f.tokens, f.hidden, f.topk, f.expertsPerRank)
 }
+
+// epProgress draws a line on the terminal, at one rank.
+func epProgress(cmd *cobra.Command, r *job.Rank, what string) func(done, total int) {
+	if r.Group.Rank() != 0 {
+		return nil
+	}
+	var p *cli.Progress
+	drawn := 0
+	return func(done, total int) {
+		if p == nil {
+			p = cli.NewProgress(cmd.ErrOrStderr(), what, int64(total))
+		}
+		p.Add(int64(done - drawn))
+		if drawn = done; done == total {
+			p.Close()
+		}
+	}
+}
